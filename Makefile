@@ -62,7 +62,7 @@ bench-compiler: $(VENV)/.dev ## what planning, verifying, emitting and simulatin
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.verify_time
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.start_time
 
-test-triton-3.6: $(VENV36)/.dev ## what depends on Triton, with 3.6.0: the simulated world, each operator, each kernel
+test-triton-3.6: $(VENV36)/.dev ## what depends on Triton, with 3.6.0: the simulated backend, each operator, each kernel
 	$(call PYTEST,$(VENV36)) -m each_triton tests/simulated tests/operators tests/compiled tests/nn/test_styles.py
 
 docs: $(VENV)/.docs ## the documentation, into site/

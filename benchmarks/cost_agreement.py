@@ -40,11 +40,11 @@ H200 = Device("NVIDIA H200", 132, capability=90)
 
 @dataclass(frozen=True)
 class Model:
-    """`forms`: microseconds overlapped and one after the other, None where they cannot be estimated; `sequential`: whether
-    a call takes the plain form; `us`: of a candidate of a search."""
+    """`forms`: microseconds overlapped and one after the other, None where they cannot be estimated; `unfused`: whether
+    a call takes the unfused form; `us`: of a candidate of a search."""
 
     forms: Callable[[Plan], tuple[float, float] | None]
-    sequential: Callable[[Plan, Operator], bool]
+    unfused: Callable[[Plan, Operator], bool]
     us: Callable[[Plan], float]
 
 
@@ -63,30 +63,30 @@ def measured_rows() -> Iterator[tuple[str, dict[str, Any], Operator]]:
 
 def form_rows(model: Model) -> Iterator[dict[str, Any]]:
     for name, row, operator in measured_rows():
-        plan = planned(operator, row["sizes"], row["world"])
-        sequential, found = model.sequential(plan, operator), model.forms(plan)
+        plan = planned(operator, row["sizes"], row["ranks"])
+        unfused, found = model.unfused(plan, operator), model.forms(plan)
         tiles = {s.path: [g.tile for g in s.grid] for s in plan.steps if has_dot(s.step.program)}
         ours, plain = times(row)
         yield {
             "file": name,
             "operator": row["operator"],
             "case": row["case"],
-            "form": "sequential" if sequential else "overlapped",
+            "form": "unfused" if unfused else "overlapped",
             "us": None if found is None else [round(us, 1) for us in found],
             "measured_us": [None if ms is None else round(1e3 * ms, 1) for ms in (ours, plain)],
             "regret": None
             if ours is None or plain is None
-            else round((plain if sequential else ours) / min(ours, plain) - 1, 4),
+            else round((plain if unfused else ours) / min(ours, plain) - 1, 4),
             "tiles": tiles,
         }
 
 
 def times(row: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Milliseconds of the tile programs, and of the plain form."""
-    if row["schedule"].startswith("sequential"):
+    """Milliseconds of the tile programs, and of the unfused form."""
+    if row["schedule"].startswith("unfused"):
         other = row["others"].get("ours, tile programs")
-        return None if other is None else other["ms"], row["ms_sequential"]
-    return row["ms_ours"], row["ms_sequential"]
+        return None if other is None else other["ms"], row["ms_unfused"]
+    return row["ms_ours"], row["ms_unfused"]
 
 
 # ------------------------------------------------------------------------------------------------------------- rankings
@@ -111,7 +111,7 @@ def placed(operator: str, said: str) -> Operator | None:
         by = sms(int(count[1]), M=128, order="ring", push=push) if count else CopyEngine(tile=chunk, push=push)
         return ops.ag_gemm.schedule(gather=by, matmul=matmul)
     by = sms(int(count[1]), M=128, order="ring+1") if count else CopyEngine(tile=chunk, order=("ring+1",))
-    reduce = {"behind": fused("matmul", behind=True), "fused": fused("matmul"), "own": sms(M=16, N=512, num_warps=8)}
+    reduce = {"behind": fused("matmul", deferred=True), "fused": fused("matmul"), "own": sms(M=16, N=512, num_warps=8)}
     scatter = fused("matmul") if moving == "fused" else by
     return ops.gemm_rs.schedule(scatter=scatter, reduce=reduce[parts[1]], matmul=matmul)
 
@@ -122,9 +122,9 @@ def ranked(model: Model) -> Iterator[dict[str, Any]]:
         operator = placed(row["operator"], row["schedule"])
         if operator is None or "ms" not in row:
             continue
-        depth = row["K"] * (row["world"] if row["operator"] == "gemm_rs" else 1)
+        depth = row["K"] * (row["ranks"] if row["operator"] == "gemm_rs" else 1)
         try:
-            plan = planned(operator, {"M": row["M"], "N": row["N"], "K": depth}, row["world"])
+            plan = planned(operator, {"M": row["M"], "N": row["N"], "K": depth}, row["ranks"])
         except TilelinkError:
             continue
         key = (row["operator"], row["M"], row["K"], row["N"])
@@ -214,7 +214,7 @@ def forms(plan: Plan) -> tuple[float, float] | None:
 
 NEW = Model(
     forms,
-    lambda plan, operator: estimated(plan, operator.schedules).schedule.sequential,
+    lambda plan, operator: estimated(plan, operator.schedules).schedule.unfused,
     lambda plan: call(lower(plan)).us,
 )
 

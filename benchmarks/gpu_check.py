@@ -3,7 +3,7 @@
     torchrun --nproc-per-node=4 benchmarks/gpu_check.py --out results.json [--only ragged mlp calls graphs]
 
 Rank r's input is scaled by r + 1, results are poisoned with NaN before each run, errors are relative Frobenius norms
-against fp32. `TILELINK_WORLD=nvshmem` runs the same on NVSHMEM's device library, `TILELINK_SHARE_GPUS=1` on fewer GPUs.
+against fp32. `TILELINK_BACKEND=nvshmem` runs the same on NVSHMEM's device library, `TILELINK_SHARE_GPUS=1` on fewer GPUs.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from benchmarks.judging import Row, Sheet, judged
 from tests.operators.raw import exchange, gather_with
 from tilelink.errors import TilelinkError
 from tilelink.nn import ParallelAttention, ParallelMLP, ParallelMoE, Replicated, SequenceParallelAttention
-from tilelink.tuning.comparing import relative_error
+from tilelink.tuning.comparison import relative_error
 
 TOLERANCE = 3e-2
 LOOSE = {"ParallelMoE": 1e-1}

@@ -1,4 +1,4 @@
-"""Every operator on one GPU as a world of one rank, small, with ragged sizes, and those of a gather or a scatter in every
+"""Every operator on one GPU as one rank, small, with ragged sizes, and those of a gather or a scatter in every
 placement: for compute-sanitizer.
 
 python benchmarks/gpu_one_rank.py [--watchdog SECONDS]
@@ -27,11 +27,11 @@ OURS = {"ag_attention": {"flash": tilelink.sms(S=128, T=128, num_warps=8, num_st
 
 
 def of_the_library(session: Session | None) -> list[str]:
-    """What is wrong with the operators as they come, of those that a case knows the result of; `session`: None for a
+    """What is wrong with the operators by default, of those that a case knows the result of; `session`: None for a
     simulated rank."""
     bad: list[str] = []
     for name, operator in operators().items():
-        case = Case(operator.schedule(OURS.get(name), sequential=False), sizes(operator), 1)
+        case = Case(operator.schedule(OURS.get(name), unfused=False), sizes(operator), 1)
         found = run_case(case, session, calls=2)
         if not found.within(TOLERANCE[case.dtype]):
             bad.append(f"{name} {case}: {found.worst}")

@@ -1,9 +1,9 @@
-"""On GPUs: every operator of the library against its plain form in torch, as it comes and at ragged sizes; back-to-back
+"""On GPUs: every operator of the library against its unfused form in torch, by default and at ragged sizes; back-to-back
 calls with other data; and, captured in a graph, replayed.
 
     torchrun --nproc-per-node=2 benchmarks/gpu_operators.py --out results.json [--only ag_moe ep_dispatch]
 
-`TILELINK_WORLD=nvshmem` runs the same on NVSHMEM's device library, `TILELINK_SHARE_GPUS=1` on fewer GPUs. The expected is
+`TILELINK_BACKEND=nvshmem` runs the same on NVSHMEM's device library, `TILELINK_SHARE_GPUS=1` on fewer GPUs. The expected is
 computed in fp32 from the same bf16 data.
 """
 
@@ -44,8 +44,8 @@ ON_SMS = {"ag_attention": {"flash": tiles(128)}}
 
 @functools.cache
 def tiled(name: str, on_sms: bool = False) -> Operator:
-    """The operator as it comes, and never its plain form, which is what it is compared with."""
-    return getattr(ops, name).schedule(ON_SMS[name] if on_sms else {}, sequential=False)
+    """The operator by default, and never its unfused form, which is what it is compared with."""
+    return getattr(ops, name).schedule(ON_SMS[name] if on_sms else {}, unfused=False)
 
 
 def eager(machine: Machine, name: str, ragged: bool, on_sms: bool = False) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def replayed(machine: Machine, name: str) -> dict[str, Any]:
 def check(sheet: Sheet, name: str) -> None:
     machine = sheet.machine
     parts: dict[str, Any] = {
-        "as it comes": lambda: eager(machine, name, False),
+        "default": lambda: eager(machine, name, False),
         "ragged": lambda: eager(machine, name, True),
         "graph": lambda: replayed(machine, name),
     }

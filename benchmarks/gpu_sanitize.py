@@ -1,4 +1,4 @@
-"""compute-sanitizer on one rank's kernels: memcheck and racecheck (shared memory) of every operator in a world of one GPU,
+"""compute-sanitizer on one rank's kernels: memcheck and racecheck (shared memory) of every operator as one GPU,
 where a rank is its own peer and every signal and copy is made all the same (`gpu_one_rank.py`).
 
 python benchmarks/gpu_sanitize.py --out benchmarks/results/sanitize.json [--logs FOLDER] [--sanitizer PROGRAM]
@@ -79,7 +79,7 @@ def main() -> int:
         rows = list(
             pool.map(lambda t: checked(t, options.sanitizer, options.logs, environment, options.seconds), TOOLS)
         )
-    write(options.out, [asdict(r) for r in rows], gpus=1, world="peer")
+    write(options.out, [asdict(r) for r in rows], gpus=1, backend="peer")
     for row in rows:
         print(f"{'ok    ' if row.ok else 'FAILED'} {row.tool:10s} {row.seconds:6.1f} s  {row.says}; {row.program}")
     return 0 if all(row.ok for row in rows) else 1

@@ -42,7 +42,7 @@ def traced(sheet: Sheet, pictures: Path | None) -> None:
         for mlp in MLPS:
             m, n, k = (mlp.ag_gemm if operator is ag_gemm else mlp.gemm_rs)(sheet.machine.ranks)
             case = SUBJECTS[operator.name].make(sheet.machine, m, n, k, 7)
-            overlapped: Any = operator.schedule(sequential=False)
+            overlapped: Any = operator.schedule(unfused=False)
             traces = [overlapped.trace(*case.arguments, **case.given) for _ in range(TRIES)]
             found = row_of(traces)
             row: Row = {"operator": operator.name, "case": mlp.name, **found, "ok": found["cost"] < LIMIT}

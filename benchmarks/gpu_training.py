@@ -289,8 +289,8 @@ def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
         tilelink.check()
         if tilelink.rank() == 0:
             out.parent.mkdir(parents=True, exist_ok=True)
-            world = require().world
-            write(out, [row], gpus=gpus_of(world), ranks=world.ranks, world=world.topology.world)
+            backend = require().backend
+            write(out, [row], gpus=gpus_of(backend), ranks=backend.ranks, backend=backend.topology.backend)
             print(
                 f"worst relative difference {row['worst']:.1e}, ms a step {row['step_ms']}, {row['seconds']:.0f} s, "
                 f"ok {row['ok']}"

@@ -3,7 +3,7 @@
     timeout 900 python benchmarks/gpu_watchdog.py --ranks 4 --out watchdog.json [--only hang unheard …]
 
 Not by torchrun, which would end all ranks when one ends: this starts the ranks of each part itself, keeps their store,
-and ends what has not ended in time. The table comes last; status 0 if all is well. `TILELINK_WORLD=nvshmem` runs the
+and ends what has not ended in time. The table comes last; status 0 if all is well. `TILELINK_BACKEND=nvshmem` runs the
 same there.
 """
 
@@ -63,9 +63,9 @@ DROPPED = {
     "gemm_rs dma": ("matmul", "out"),
     "gemm_rs_ring fused": ("ring", "inbox"),
 }
-"""Operator -> the step and the parameter whose notify is left out; with "gemm_rs dma" a stream waits for a bell."""
+"""Operator -> the step and the parameter whose notify is left out; with "gemm_rs dma" a stream waits for a doorbell."""
 FEW = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}
-"""Operators whose few bytes come by the low-latency protocol."""
+"""Operators whose few bytes come by the LL protocol."""
 
 
 @triton.jit
@@ -115,7 +115,7 @@ def broken(name: str) -> tuple[Operator, tuple[torch.Tensor, ...]]:
     session, tensors = require(), inputs(name, M, 1)
     if tilelink.rank() != KILLED:
         return OPERATORS[name], tensors
-    checks, topology = session.vigil.checks, session.world.topology
+    checks, topology = session.vigil.checks, session.backend.topology
     return without_notify(OPERATORS[name], tensors, topology, checks, *DROPPED[name]), tensors
 
 
@@ -234,7 +234,7 @@ def overhead() -> dict[str, Any]:
             session.watch_over(30.0 if kind == "on" else None, False)
             for _ in range(5):
                 operator(*tensors)
-            session.world.barrier()
+            session.backend.barrier()
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             for _ in range(40):
@@ -242,7 +242,7 @@ def overhead() -> dict[str, Any]:
             end.record()
             torch.cuda.synchronize()
             if turn >= 2:
-                times[kind].append(max(session.world.agree(begin.elapsed_time(end) / 40)))
+                times[kind].append(max(session.backend.agree(begin.elapsed_time(end) / 40)))
         off, on = (statistics.median(times[kind]) for kind in ("off", "on"))
         said[name] = {"off_ms": off, "on_ms": on, "ratio": on / off, "ok": on / off <= RATIO}
         operator.close()
@@ -270,7 +270,7 @@ def stragglers(calls: int) -> dict[str, Any]:
         if call % 1000 == 999 and tilelink.rank() == 0:
             print(f"{call + 1} calls, {time.monotonic() - began:.0f} s", flush=True)
     tilelink.check()
-    differ = sum(require().world.agree(int(wrong)))
+    differ = sum(require().backend.agree(int(wrong)))
     seconds = time.monotonic() - began
     return {"calls": calls, "differ": differ, "error": worst, "seconds": seconds, "ok": not differ and worst < 2e-2}
 
@@ -296,7 +296,7 @@ class Part:
 PARTS = {
     "hang": Part(hang, 300),
     "absent": Part(absent, 120),
-    "words": Part(words, 120),
+    "flags": Part(words, 120),
     "unheard": Part(unheard, 100, STATUS, "TL47"),
     "uncaught": Part(uncaught, 100, None, "TL47"),
     "killed": Part(killed, 100, None, f"TL472: rank {KILLED} "),
@@ -403,9 +403,9 @@ def main() -> int:
             said, ended = start(part, options.ranks, options.calls, Path(folder))
             rows += ended + rows_of(part, said)
             print(f"== {part}: {'ok' if all(r.ok for r in ended) else 'FAILED'}", flush=True)
-    world = os.environ.get("TILELINK_WORLD", "peer")
+    backend = os.environ.get("TILELINK_BACKEND", "peer")
     gpus = min(options.ranks, torch.cuda.device_count())
-    write(options.out, [asdict(r) for r in rows], gpus=gpus, ranks=options.ranks, world=world)
+    write(options.out, [asdict(r) for r in rows], gpus=gpus, ranks=options.ranks, backend=backend)
     for row in rows:
         detail = row.detail[:160] if row.ok else row.detail[:3000]
         print(f"{'ok    ' if row.ok else 'FAILED'} {row.part:40s} {row.seconds:6.1f} s  {detail}")

@@ -12,8 +12,8 @@ import torch.distributed as dist
 import tilelink
 from benchmarks.cases import Machine
 from benchmarks.records import gpus_of, write
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.session import require
-from tilelink.runtime.world import World
 
 Row = dict[str, Any]
 
@@ -24,7 +24,7 @@ class Sheet:
 
     out: Path | None
     machine: Machine
-    world: World
+    backend: Backend
     rows: list[Row] = field(default_factory=list[Row])
 
     def add(self, row: Row, said: str) -> None:
@@ -39,8 +39,8 @@ class Sheet:
     def save(self) -> None:
         """Write the rows so far: what comes next may end all processes."""
         if self.machine.rank == 0:
-            name = self.world.topology.world
-            write(self.out, self.rows, gpus=gpus_of(self.world), ranks=self.machine.ranks, world=name)
+            name = self.backend.topology.backend
+            write(self.out, self.rows, gpus=gpus_of(self.backend), ranks=self.machine.ranks, backend=name)
 
 
 def judged(check: Callable[[Sheet], None], out: Path | None) -> int:
@@ -52,7 +52,7 @@ def judged(check: Callable[[Sheet], None], out: Path | None) -> int:
     sheets: list[Sheet] = []
 
     def body() -> None:
-        sheets.append(Sheet(out, Machine(), require().world))
+        sheets.append(Sheet(out, Machine(), require().backend))
         check(sheets[0])
         sheets[0].save()
 

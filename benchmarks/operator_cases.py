@@ -227,7 +227,7 @@ CASES: dict[str, Make] = {
 
 # ------------------------------------------------------------------------------------------------------------- comparing
 def expected(operator: Any, call: Call) -> tuple[T, ...]:
-    """What the operator's plain form gives, its numbers in fp32."""
+    """What the operator's unfused form gives, its numbers in fp32."""
     exact = [a.float() if a.is_floating_point() else a for a in call.arguments]
     found = operator.reference_fn(*exact, **call.given, group=None)
     return found if isinstance(found, tuple) else (found,)

@@ -62,7 +62,7 @@ def _saved(figure: Figure, axes: Axes, path: Path, title: str) -> Path:
 
 
 def _speed(row: Row, field: str) -> float | None:
-    baseline = row.get("ms_baseline") or row["ms_sequential"]
+    baseline = row.get("ms_baseline") or row["ms_unfused"]
     return baseline / row[field] if row[field] and baseline else None
 
 

@@ -11,18 +11,18 @@ import torch
 import triton
 
 from tilelink.bench.running import commit
-from tilelink.runtime.peer import GpuWorld
-from tilelink.runtime.world import World
+from tilelink.runtime.backend import Backend
+from tilelink.runtime.peer import GpuBackend
 
 ROOT = Path(__file__).parents[1]
 
 
-def gpus_of(world: World) -> int:
+def gpus_of(backend: Backend) -> int:
     """How many GPUs the ranks run on: fewer than ranks where they share them."""
-    return len(set(world.places)) if isinstance(world, GpuWorld) else world.ranks
+    return len(set(backend.places)) if isinstance(backend, GpuBackend) else backend.ranks
 
 
-def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, world: str, ranks: int | None = None) -> None:
+def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, backend: str, ranks: int | None = None) -> None:
     """Nothing where there is no path. What rows quote of this repository's files is named from its root.
 
     Args:
@@ -34,7 +34,7 @@ def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, world: st
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "gpus": gpus,
         "ranks": ranks or gpus,
-        "world": world,
+        "backend": backend,
         "torch": torch.__version__,
         "triton": triton.__version__,
         "python": platform.python_version(),

@@ -22,7 +22,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 COMPILER = RESULTS / "compiler.json"
 KERNELS = RESULTS / "kernel-resources.json"
 PAGE = ROOT / "docs" / "performance.md"
-OTHERS = ("cublas", "nccl", "sequential", "async-tp")
+OTHERS = ("cublas", "nccl", "unfused", "async-tp")
 
 WORDS = (ROOT / "benchmarks" / "words.md").read_text()
 """How to read the tables, what they say and what was tried: written by people, not rendered."""
@@ -47,7 +47,8 @@ def described(about: dict[str, Any]) -> str:
     ranks = about.get("ranks", about["gpus"])
     shared = "" if ranks == about["gpus"] else f"{ranks} ranks on "
     return (
-        f"{shared}{about['gpus']}×{about['gpu']}, world `{about['world']}`, torch {about['torch']}, Triton {about['triton']}, "
+        f"{shared}{about['gpus']}×{about['gpu']}, backend `{about['backend']}`, torch "
+        f"{about['torch']}, Triton {about['triton']}, "
         f"commit {about['commit']}"
     )
 
@@ -79,7 +80,7 @@ def bench_files(kind: str = "bench") -> Iterator[tuple[str, list[dict[str, Any]]
 
 
 MATMUL_HEAD = (
-    "| case | ours | GEMM | Triton GEMM | communication | sequential | async-tp | E | ratio | host µs |\n"
+    "| case | ours | GEMM | Triton GEMM | communication | unfused | async-tp | E | ratio | host µs |\n"
     "|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
@@ -88,10 +89,10 @@ def bench_section(name: str, rows: list[dict[str, Any]]) -> str:
     """One file of `tilelink bench`: the picture, the table, what is missing, what ran."""
     first = rows[0]
     stem = Path(name).stem
-    picture(rows, PAGE.parent / f"{stem}.svg", f"{first['operator']} on {first['world']}×{first['gpu']}")
+    picture(rows, PAGE.parent / f"{stem}.svg", f"{first['operator']} on {first['ranks']}×{first['gpu']}")
     out = [
-        f"## {first['operator']} on {first['world']}×{first['gpu']}",
-        f"World `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
+        f"## {first['operator']} on {first['ranks']}×{first['gpu']}",
+        f"Backend `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
         f"{first['rounds']} rounds (`benchmarks/results/{name}`).",
         f"![speed against the baseline]({stem}.svg)",
         MATMUL_HEAD + "\n".join(map(bench_line, rows)) if first["ms_gemm_triton"] is not None else contenders(rows),
@@ -114,19 +115,19 @@ def sweep_section(name: str, rows: list[dict[str, Any]]) -> str:
     """One shape with few and many rows: who wins where, and by which form ours runs."""
     first, stem = rows[0], Path(name).stem
     shape = first["case"].split(" M=")[0]
-    title = f"{first['operator']} of {shape} by rows, on {first['world']}×{first['gpu']}"
+    title = f"{first['operator']} of {shape} by rows, on {first['ranks']}×{first['gpu']}"
     picture(rows, PAGE.parent / f"{stem}.svg", title)
-    lines = [["rows", "ours", "sequential", "async-tp", "ours / best of both", "form"], ["---"] * 6]
+    lines = [["rows", "ours", "unfused", "async-tp", "ours / best of both", "form"], ["---"] * 6]
     for r in rows:
-        rivals = [r[f] for f in ("ms_sequential", "ms_async_tp") if r[f] is not None]
-        form = "sequential" if r["schedule"].startswith("sequential") else "overlapped"
+        rivals = [r[f] for f in ("ms_unfused", "ms_async_tp") if r[f] is not None]
+        form = "unfused" if r["schedule"].startswith("unfused") else "overlapped"
         form += ", cuBLAS part by part" if "matmul: library" in r["schedule"] else ""
-        times = [four(r[f]) for f in ("ms_ours", "ms_sequential", "ms_async_tp")]
+        times = [four(r[f]) for f in ("ms_ours", "ms_unfused", "ms_async_tp")]
         lines.append([str(r["sizes"]["M"]), *times, two(r["ms_ours"] / min(rivals)), form])
     return "\n\n".join(
         [
             f"## {title}",
-            f"World `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
+            f"Backend `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
             f"{first['rounds']} rounds (`benchmarks/results/{name}`).",
             f"![speed against the baseline by rows]({stem}.svg)",
             "\n".join(f"| {' | '.join(line)} |" for line in lines),
@@ -152,7 +153,7 @@ def bench_line(r: dict[str, Any]) -> str:
     cells = [
         r["case"],
         f"{three(r['ms_ours'])} ({three(r['ms_ours_low'])}–{three(r['ms_ours_high'])})",
-        *(three(r[f]) for f in ("ms_gemm", "ms_gemm_triton", "ms_comm", "ms_sequential", "ms_async_tp")),
+        *(three(r[f]) for f in ("ms_gemm", "ms_gemm_triton", "ms_comm", "ms_unfused", "ms_async_tp")),
         f"{two(r['efficiency'])} ({two(r['efficiency_low'])}–{two(r['efficiency_high'])})",
         two(r["ratio"]),
         "–" if r["host_us"] is None else f"{r['host_us']:.0f}",
@@ -205,7 +206,7 @@ def training_section(name: str, about: dict[str, Any], row: dict[str, Any]) -> s
 def compiler_part() -> Iterator[str]:
     data = json.loads(COMPILER.read_text())
     about = data["about"]
-    yield "## The compiler and the simulated world\n"
+    yield "## The compiler and the simulated backend\n"
     yield (
         f"One core of {about['cpu']}, Python {about['python']}, torch {about['torch']}, Triton {about['triton']}, commit "
         f"{about['commit']} (`benchmarks/results/{COMPILER.name}`). The least time of that core over several rounds.\n"

@@ -1,6 +1,6 @@
 """What the proof of a lowered plan costs, for every operator of the library in every form: `python -m benchmarks.verify_time`.
 
-Its table and all questions to it, in worlds of ragged rows; lowering, some 2 ms, is left out. Milliseconds of this thread, the
+Its table and all questions to it, in settings of ragged rows; lowering, some 2 ms, is left out. Milliseconds of this thread, the
 best of three.
 """
 
@@ -33,8 +33,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     head = commit()
-    worlds = [(world, limit) for world, limit in LIMITS.items() if world[0] in given.ranks]
-    rows = [_row(name, *world, limit) for world, limit in worlds for name in given.forms]
+    settings = [(size, limit) for size, limit in LIMITS.items() if size[0] in given.ranks]
+    rows = [_row(name, *size, limit) for size, limit in settings for name in given.forms]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     report = {
         "commit": head,

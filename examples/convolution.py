@@ -48,7 +48,7 @@ def convolution(x, weight):
 
 S, C, W = 250, 96, 4  # 63 rows each, and 61 for the last of four ranks; channels; taps
 FORMS = {
-    "as it comes": convolution,
+    "default": convolution,
     "in small tiles": convolution.schedule(send_edge=tilelink.sms(1, C=32), convolve=tilelink.sms(S=16, C=32)),
 }
 

@@ -63,7 +63,7 @@ def cross_entropy(logits, target):
 
 TOKENS, VOCABULARY = 50, 1001  # 251 words each, and 248 for the last of four ranks
 FORMS = {
-    "as it comes": cross_entropy,
+    "default": cross_entropy,
     "in small tiles": cross_entropy.schedule(look=tilelink.sms(T=16, V=64), put_together=tilelink.sms(T=16)),
 }
 

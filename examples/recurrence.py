@@ -52,7 +52,7 @@ def recurrence(a, b):
 
 S, C = 250, 96  # 63 rows each, and 61 for the last of four ranks; channels
 FORMS = {
-    "as it comes": recurrence,
+    "default": recurrence,
     "in blocks of channels": recurrence.schedule(hand_on=tilelink.sms(2, C=32), recur=tilelink.sms(C=32)),
 }
 

@@ -4,7 +4,7 @@ Each is one operator on ranks with two axes, NODE and GPU, and each of its steps
 the second as soon as it has come in along the first.
 
 Four simulated ranks, without a GPU:  python examples/two_levels.py
-Two nodes:  torchrun --nnodes=2 --nproc-per-node=2 ... examples/two_levels.py   (TILELINK_WORLD=nvshmem)
+Two nodes:  torchrun --nnodes=2 --nproc-per-node=2 ... examples/two_levels.py   (TILELINK_BACKEND=nvshmem)
 """
 
 import torch

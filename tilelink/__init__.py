@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tilelink import ops as ops
     from tilelink.frontend import program, symmetric
     from tilelink.pipeline import Operator, operator
-    from tilelink.pipeline.schedules import by_runs, copy_engine, fused, library, sms
+    from tilelink.pipeline.schedules import by_panels, copy_engine, fused, library, sms
     from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop, streaming
     from tilelink.runtime.launching import check, empty, group, launch, rank, ranks
     from tilelink.torch_ops import install, report, uninstall
@@ -27,7 +27,7 @@ else:
     _PLACES = {
         "tilelink.frontend": "program symmetric",
         "tilelink.pipeline": "Operator operator",
-        "tilelink.pipeline.schedules": "by_runs copy_engine fused library sms",
+        "tilelink.pipeline.schedules": "by_panels copy_engine fused library sms",
         "tilelink.pipeline.tiling": "adding exchanging moving one_hop streaming",
         "tilelink.runtime.launching": "check empty group launch rank ranks",
         "tilelink.torch_ops": "install report uninstall",
@@ -52,7 +52,7 @@ __all__ = [
     "TilelinkError",
     "__version__",
     "adding",
-    "by_runs",
+    "by_panels",
     "check",
     "copy_engine",
     "empty",

@@ -84,9 +84,9 @@ def main(
 
 Name = Annotated[str, typer.Argument(metavar="OP", help="An operator of tilelink.ops, or FILE.py:NAME.")]
 Shape = Annotated[str, typer.Option(help="Global sizes: MxNxK, or by name M=512,N=512,K=512.", metavar="MxNxK")]
-World = Annotated[
+RankCount = Annotated[
     str,
-    typer.Option("--world", "--ranks", help="Number of ranks; along axes: NODE=2,GPU=2.", metavar="N|AXIS=N,…"),
+    typer.Option("--ranks", help="Number of ranks; along axes: NODE=2,GPU=2.", metavar="N|AXIS=N,…"),
 ]
 Schedule = Annotated[
     list[str] | None,
@@ -124,11 +124,11 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
 
 @app.command()
 def emit(
-    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
 ) -> None:  # fmt: skip
     """Print the emitted Triton file."""
-    case = _case(op, shape, world, schedule, dtype)
+    case = _case(op, shape, rank_count, schedule, dtype)
     text = case.compiled(_topology(target, case)).source.text
     if sys.stdout.isatty():
         from rich.syntax import Syntax
@@ -140,7 +140,7 @@ def emit(
 
 @app.command()
 def plan(
-    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
     verify: Annotated[bool, typer.Option(help="Prove it first.")] = True,
     picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
@@ -148,7 +148,7 @@ def plan(
     """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
     from tilelink.explore.tables import plan_table
 
-    console, case = _console(), _case(op, shape, world, schedule, dtype)
+    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
     topology = _topology(target, case)
     made = case.compiled(topology).plan if verify else case.unproven(topology)
     _head(console, case)
@@ -161,7 +161,7 @@ def plan(
 
 @app.command()
 def verify(
-    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
     picture: Annotated[Path | None, typer.Option(help="Draw what goes wrong.", metavar=DRAWN, callback=_drawable)] = None,
     certificate: Annotated[Path | None, typer.Option(help="Write what is proved as JSON, for a checker of its own.")] = None,
@@ -172,7 +172,7 @@ def verify(
     from tilelink.ir.certificate import certificate as text_of
     from tilelink.mapping.lower import lower
 
-    console, case = _console(), _case(op, shape, world, schedule, dtype)
+    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
     topology = _topology(target, case)
     verdict = case.verdict(topology)
     console.print(verdict_table(verdict))
@@ -200,12 +200,12 @@ def verify(
 
 @app.command()
 def run(
-    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     calls: Annotated[int, typer.Option(help="Calls back to back, with other inputs each.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Of the simulated world's scheduler.")] = 0,
-    policy: Annotated[str | None, typer.Option(help="Whose turn it is in the simulated world, as priorities-7.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulated backend's scheduler.")] = 0,
+    policy: Annotated[str | None, typer.Option(help="Whose turn it is in the simulated backend, as priorities-7.")] = None,
     delayed_stores: Delayed = False,
-    check: Annotated[bool, typer.Option(help="Compare with the product that the signature states, or the plain form.")] = True,
+    check: Annotated[bool, typer.Option(help="Compare with the product that the signature states, or the unfused form.")] = True,
     timeline: Annotated[Path | None, typer.Option(help="Draw the simulated run.", metavar=DRAWN, callback=_drawable)] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
 ) -> None:  # fmt: skip
@@ -218,7 +218,7 @@ def run(
     from tilelink.tracing.spans import lanes_of
 
     session, console = _here()
-    case = _case(op, shape, world, schedule, dtype, session)
+    case = _case(op, shape, rank_count, schedule, dtype, session)
     _head(console, case)
     if session is not None:
         if timeline is not None or trace is not None:
@@ -226,7 +226,7 @@ def run(
             raise TilelinkError(
                 "TL707",
                 f"{option} without a trace",
-                why="only the simulated world keeps one of each run",
+                why="only the simulated backend keeps one of each run",
                 hint="`tilelink trace` draws what GPUs did",
             )
         good = _report(console, case, run_case(case, session, calls=calls), check)
@@ -246,7 +246,7 @@ def run(
 
 @app.command()
 def stress(
-    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     runs: Annotated[int, typer.Option(help="Schedules to try.", min=1)] = 30,
     calls: Annotated[int, typer.Option(help="Calls back to back in each.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="To begin with.", min=0)] = 0,
@@ -255,11 +255,11 @@ def stress(
     check: Annotated[bool, typer.Option(help="Compare results, as `run` does.")] = True,
 ) -> None:  # fmt: skip
     """Simulate it under many schedules until one goes wrong: by chance, with stragglers, by priorities."""
-    from tilelink.explore.comparing import against
+    from tilelink.explore.comparison import against
     from tilelink.explore.extent import extent
     from tilelink.explore.stress import stress as try_many
 
-    console, case = _console(), _case(op, shape, world, schedule, dtype)
+    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
     _head(console, case)
     _say(console, "simulated", extent(case, runs * calls, f", {calls} calls under each of {runs} schedules"))
     done = try_many(
@@ -289,17 +289,17 @@ def replay(
 
 @app.command()
 def trace(
-    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     picture: Annotated[Path, typer.Option(help="The timeline.", metavar=DRAWN, callback=_drawable)] = Path("trace.png"),
     perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
 ) -> None:  # fmt: skip
     """Say what every SM did when, from inside the kernels: on GPUs under torchrun; else simulated."""
+    from tilelink.explore.report_tables import totals_sheet
     from tilelink.explore.running import trace_case
-    from tilelink.explore.sheets import totals_sheet
     from tilelink.explore.tables import tables
 
     session, console = _here()
-    case = _case(op, shape, world, schedule, dtype, session)
+    case = _case(op, shape, rank_count, schedule, dtype, session)
     _head(console, case)
     found = trace_case(case, session)
     console.print(tables([totals_sheet(found)]))
@@ -315,7 +315,7 @@ def tune(
     shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
     cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
     tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
-    world: World = "4", dtype: Dtype = "bf16",
+    rank_count: RankCount = "4", dtype: Dtype = "bf16",
     budget: Annotated[float, typer.Option(help="Seconds of search for each case.", min=0)] = 60.0,
     fresh: Annotated[bool, typer.Option(help="Measure again what the cache has.")] = False,
     table: Annotated[Path | None, typer.Option(help="Put the results into this table, as the package ships one.")] = None,
@@ -325,13 +325,13 @@ def tune(
     from tilelink.explore.cases import Case, names_of, parse_ranks, parse_sizes, topology_of
     from tilelink.explore.extent import extent
     from tilelink.explore.naming import operator_named
+    from tilelink.explore.report_tables import tuned_sheet
     from tilelink.explore.running import tune_case
-    from tilelink.explore.sheets import tuned_sheet
     from tilelink.explore.tables import tables
     from tilelink.tuning.tables import merge
 
     session, console = _here()
-    ranks = _ranks(session, parse_ranks(world))
+    ranks = _ranks(session, parse_ranks(rank_count))
     if shape is None and op not in SUBJECTS:
         raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
     count = topology_of(ranks).ranks
@@ -357,7 +357,7 @@ def bench_command(
     shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
     cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
     tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
-    world: Annotated[int, typer.Option("--world", "--ranks", help="Number of ranks.", min=1)] = 4, schedule: Schedule = None,
+    rank_count: Annotated[int, typer.Option("--ranks", help="Number of ranks.", min=1)] = 4, schedule: Schedule = None,
     also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
     seconds: Annotated[float, typer.Option(help="Seconds after which no further round of a case begins.")] = 15.0,
@@ -370,7 +370,7 @@ def bench_command(
     from tilelink.explore.tables import tables
 
     session, console = _here()
-    ranks = _ranks(session, world)
+    ranks = _ranks(session, rank_count)
     if known or not op:
         console.print(tables([subjects_sheet(ranks)]))
         raise typer.Exit(0 if known else 2)
@@ -416,7 +416,7 @@ def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: in
     subject = SUBJECTS[op]
     if shape is not None:
         return [case_of(op, subject, dict(parse_sizes(shape)))]
-    if alone:  # the simulated world would take hours over an MLP
+    if alone:  # the simulated backend would take hours over an MLP
         return [case_of(op, subject, subject.small)]
     if tokens and not subject.rows:
         raise TilelinkError("TL708", f"the cases of `{op}` have no number of tokens", hint="leave --tokens out")
@@ -468,7 +468,7 @@ def _topology(target: Target, case: Case) -> Topology:
     if target is Target.simulated:
         return case.topology
     device = Device(name="NVIDIA H200", sms=132, capability=90, copy_engines=3)
-    return replace(case.topology, world="peer", device=device)
+    return replace(case.topology, backend="peer", device=device)
 
 
 # ------------------------------------------------------------------------------------------------- running and reporting
@@ -491,7 +491,7 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
         _say(console, "reference", outcome.against)
         _say(console, "error", f"{outcome.worst:.2e} relative Frobenius norm, at most {case.tolerance:.0e}")
     elif check:
-        _say(console, "error", "not compared: no product of two tensors, and no plain form for such inputs")
+        _say(console, "error", "not compared: no product of two tensors, and no unfused form for such inputs")
     _say(console, "wall time", f"{outcome.seconds:.2f} s")
     if not good:
         _say(console, "result", "wrong")
@@ -528,12 +528,12 @@ def _here() -> tuple[Session | None, Console]:
     from tilelink.runtime.session import current
 
     session = current()
-    return session, _console(quiet=session is not None and session.world.rank != 0)
+    return session, _console(quiet=session is not None and session.backend.rank != 0)
 
 
 def _ranks(session: Session | None, asked: R) -> R | int:
     """The ranks that there are, or the axes that they are to lie along."""
-    return session.world.ranks if session is not None and isinstance(asked, int) else asked
+    return session.backend.ranks if session is not None and isinstance(asked, int) else asked
 
 
 def _head(console: Console, case: Case) -> None:

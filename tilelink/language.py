@@ -301,7 +301,7 @@ def pointer(t: Any) -> Any:
     The way out: from here on the program may use `tl.load`, `tl.store` and atomics as any Triton kernel, and the words
     below, which have the names of Triton-distributed's low-level primitives (arXiv:2504.19442, section 3), so that its
     kernels can be ported by hand. A plan with such a program is *not verified*: `Operator.verify` says so. The simulated
-    world runs it, with its race detector. Memory that peers reach through `symm_at` is the workspace's: what
+    backend runs it, with its race detector. Memory that peers reach through `symm_at` is the workspace's: what
     `tilelink.symmetric` declares, or what a program makes; a slot comes back after as many calls as there are slots,
     with whatever was left in it, and all ranks have left the call that used it.
     """
@@ -345,7 +345,7 @@ def notify(ptr: Any, rank: Any, signal: Any = 1, sig_op: str = "set", comm_scope
     """Set the integer at `ptr` of rank `rank` to `signal`, or `add` it, after everything that this program has written.
 
     Args:
-        ptr: of this rank's own instance; a pointer to int32 or int64 (int64 in the nvshmem world).
+        ptr: of this rank's own instance; a pointer to int32 or int64 (int64 in the nvshmem backend).
         sig_op: `set` or `add`.
         comm_scope: `gpu`, `intra_node` or `inter_node`; all are signalled for the whole system here.
     """

@@ -11,7 +11,7 @@ known here, or with raw pointers. What is claimed:
     bounds      Boxes lie within the buffer on the rank that is named, flags among those that there are; checks hold.
     orders      Positions of an order are different tiles; a tile that does anything is one of them.
     coverage    Each element that is read or is a result has one writer in a call, and no element has two.
-    arrivals    Each flag gets what it expects; an epoch is set once; a bell is rung by its own rank and awaited once.
+    arrivals    Each flag gets what it expects; an epoch is set once; a doorbell is rung by its own rank and awaited once.
     progress    Nothing waits in a circle, with one worker for each executor.
     races       What is read was written before: by order within a tile, of a stream, by `after`, by flags of which all arrivals
                 were awaited. Turns of workers are no order.
@@ -328,7 +328,7 @@ class Judge:
             (signals and not e.at.engine["adds"] and f["style"] != "epoch", "a stream cannot add"),
             (signals and f["scope"] == "gpu" and (not workers or e.ranks != (e.at.rank,)), "scope gpu, from elsewhere"),
             (f["style"] == "data" and not workers, "only workers see what comes beside data"),
-            (e.op.get("bell") and e.at.engine["compares"], "only streams wait for bells"),
+            (e.op.get("doorbell") and e.at.engine["compares"], "only streams wait for doorbells"),
             (back < 0 or (back and f["style"] != "epoch"), "only epochs say which call they are of"),
         ):
             if wrong:
@@ -341,15 +341,15 @@ class Judge:
         whole = {s.at.path for s in signals if s.amount is None}  # by the last of several tiles
         got = sum(s.amount for s in signals if s.amount is not None) + expected * len(whole)
         left_alone = once and not signals and not awaits
-        bells = [a for a in awaits if doorbell or a.op.get("bell")]
-        heard = {id(a.at) for a in bells}  # a tile of a stream has heard of a bell once for all
-        misheard = len(heard) != min(expected, 1) or any(a.maybe for a in bells)
+        doorbells = [a for a in awaits if doorbell or a.op.get("doorbell")]
+        heard = {id(a.at) for a in doorbells}  # a tile of a stream has heard of a doorbell once for all
+        misheard = len(heard) != min(expected, 1) or any(a.maybe for a in doorbells)
         for wrong, why in (
             (got != expected and not left_alone, f"gets {got} and expects {expected}"),
             (once and (expected != 1 or any(s.amount != 1 for s in signals)), "is set, not counted"),
             (any(s.maybe and s.amount is not None for s in signals), "is signalled or not as data decides"),
-            ((bells or doorbell) and misheard, f"has a bell that is awaited by {len(heard)} tiles"),
-            (bells and any(s.at.rank != rank for s in signals), "has a bell that other ranks ring"),
+            ((doorbells or doorbell) and misheard, f"has a doorbell that is awaited by {len(heard)} tiles"),
+            (doorbells and any(s.at.rank != rank for s in signals), "has a doorbell that other ranks ring"),
         ):
             if wrong:
                 about = "; ".join(map(str, [*signals[:2], *awaits[:1]]))

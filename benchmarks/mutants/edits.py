@@ -20,7 +20,7 @@ from tilelink.mapping.lower import lower
 
 Streams = Mapping[str, Actions]
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
-RAISES = ("signal_op", "signal_all", "local_add", "count", "ring_bell")
+RAISES = ("signal_op", "signal_all", "local_add", "count", "ring_doorbell")
 IMPORT = "from benchmarks.mutants import weak"
 
 
@@ -105,5 +105,5 @@ def _is_signal(node: ast.Call, plan: Plan, signal: Signal) -> bool:
         given = ("ready_at", "entered_at")
     else:
         tensor = plan.channel(signal.channel).tensor
-        given = (f"{tensor}_words", f"{tensor}_bells")
+        given = (f"{tensor}_flags", f"{tensor}_doorbells")
     return any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(node.args[0]))

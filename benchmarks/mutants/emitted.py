@@ -38,7 +38,7 @@ CALLS = 3
 """One more than there are slots."""
 RESULTS = Path(__file__).parents[1] / "results" / "mutants-emitted.json"
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
-SIGNALS = ("signal_op", "signal_all", "local_add", "local_set", "count", "ring_bell", "is_last")
+SIGNALS = ("signal_op", "signal_all", "local_add", "local_set", "count", "ring_doorbell", "is_last")
 FENCES = ("async_store_quiet", "async_load_fence")
 COPIES = ("putmem_nbi_block", "getmem_nbi_block", "ll_store_block", "ll_load_block")
 ACCESSES = (*COPIES, "load", "store", "ll_load", "ll_pack", "ptr")
@@ -103,7 +103,7 @@ class Changes:
             first = call.args[0]
             for step in ("+ 1", "- 1"):
                 yield self._put(function, f"flag {step}", first, f"({args[0]} {step})")
-            others = [a.arg for a in function.args.args if a.arg.endswith(("_words", "_flags"))]
+            others = [a.arg for a in function.args.args if a.arg.endswith("_flags")]
             pointer = first.left if isinstance(first, ast.BinOp) else first
             for other in [o for o in others if isinstance(pointer, ast.Name) and o != pointer.id][:1]:
                 yield self._put(function, "another flag", pointer, other)
@@ -127,9 +127,9 @@ class Changes:
         if name == "signal_all":
             yield self._put(function, "fewer ranks told", call.args[3], "RANKS - 1")
             yield self._put(function, "signal dropped", call, "None")
-        if name in ("local_add", "local_set", "count", "ring_bell") and "tickets" not in args[0]:
+        if name in ("local_add", "local_set", "count", "ring_doorbell") and "work_indices" not in args[0]:
             yield self._put(function, "signal dropped", call, "None")
-        if name in ("local_add", "local_set") and "tickets" not in args[0]:
+        if name in ("local_add", "local_set") and "work_indices" not in args[0]:
             atomic = {"local_add": "add", "local_set": "xchg"}[name]
             relaxed = f'tl.atomic_{atomic}({args[0]}, tl.cast({args[1]}, tl.int64), sem="relaxed", scope="gpu")'
             yield self._put(function, "release of a signal", call, relaxed)
@@ -147,7 +147,7 @@ class Changes:
     def _access(self, function: ast.FunctionDef, call: ast.Call, args: list[str]) -> Iterator[tuple[Change, str]]:
         plain = isinstance(call.func, ast.Attribute) and self._of(call.func.value) == "tl"
         pointer = args[0].split(" + ")[0]
-        kept = pointer.endswith(("_due", "_at", "_words", "_order", "_counts"))  # what calls keep to themselves
+        kept = pointer.endswith(("_expected", "_at", "_flags", "_order", "_counts"))  # what calls keep to themselves
         if plain and not kept and "+" in args[0]:
             yield self._put(function, "pointer + 1", call.args[0], f"({args[0]} + 1)")
         for keyword in call.keywords:
@@ -175,7 +175,7 @@ class Changes:
             after = next((j for j in range(i + 1, len(block)) if self._has(block[j], SIGNALS)), None)
             between = block[i + 1 : after] if after is not None else []
             if after is not None and not any(self._has(b, ACCESSES) for b in between):
-                same = LATER if function.name == "enter" and "epoch_at" in self._of(node) else ""
+                same = LATER if function.name == "call_entry" and "epoch_at" in self._of(node) else ""
                 yield self._moved(function, "signal before the store", node, block[after], same)
         for i, node in enumerate(block):
             if not self._has(node, WAITS):
@@ -199,7 +199,7 @@ class Changes:
         """Whether it calls one of these; what only loads what a flag comes to touches no data."""
         calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
         named = ((c.func.attr, self._of(c)) for c in calls if isinstance(c.func, ast.Attribute))
-        return any(name in names and not (name == "load" and "_due" in text) for name, text in named)
+        return any(name in names and not (name == "load" and "_expected" in text) for name, text in named)
 
     # ---------------------------------------------------------------------------------------------------------------- text
     def _of(self, node: ast.AST) -> str:

@@ -28,7 +28,7 @@ MANY = 150
 ORDERS = ("ring", "ring+1")
 DEFAULT = "SMs"
 DEFAULTS = (DEFAULT, "SMs push")
-"""How programs and movements run that a mapping's name does not tell of."""
+"""How programs and copy programs run that a mapping's name does not tell of."""
 LIBRARIES = {"matmul": ("torch.mm", "M"), "flash": ("tilelink.libraries.attention", "T")}
 """By the name of a program, what computes the same, and along which dimension part by part: nothing else of this suite knows
 a program."""
@@ -104,7 +104,7 @@ def sizes(operator: Operator) -> tuple[tuple[str, int], ...]:
 
 def _mapping(operator: Operator, wiring: Wiring, name: str, choices: dict[str, Choice]) -> Mapping | None:
     # Signals are changed here: what is sent without any would be right however they are.
-    placed = operator.schedule({path: placement for path, (_, placement) in choices.items()}, low_latency=False)
+    placed = operator.schedule({path: placement for path, (_, placement) in choices.items()}, ll=False)
     case = Case(placed, sizes(placed), RANKS, "f32")
     shapes = dict(zip(wiring.arguments, placed.signature.inputs, strict=True))
     layouts = {n: _layout(case, shape) for n, shape in shapes.items()}
@@ -139,11 +139,11 @@ def _combinations(operator: Operator, wiring: Wiring) -> Iterator[dict[str, Choi
 
 
 def _choices(wiring: Wiring, step: Step) -> Iterator[Choice]:
-    yield from _of_movement(step) if step.program.movement is not None else _of_program(step)
+    yield from _of_movement(step) if step.program.copy_program is not None else _of_program(step)
     for host in wiring.steps:
         if host.path == step.path:
             return
-        if host.program.movement is None:
+        if host.program.copy_program is None:
             yield f"fused into {host.path}", fused(host.path)
 
 

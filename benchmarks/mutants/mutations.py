@@ -9,7 +9,7 @@ from benchmarks.mutants.bodies import elsewhere, turned_around, with_body, with_
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import Enter, Fork, Join, Leave, Stage
+from tilelink.ir.host import CallEntry, CallExit, Fork, Join, Stage
 from tilelink.ir.plan import Buffer, Plan, Signal
 from tilelink.ir.program import Notify
 
@@ -67,7 +67,7 @@ def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
     other = next((c for c in plan.channels if c.name != s.channel), None)
     if s.channel is not None and other is not None:
         changed = _with(plan, s, replace(s, channel=other.name))
-        if other.counted:  # it has words where others than streams wait
+        if other.counted:  # it has flags where others than streams wait
             changed = _channel(changed, other, counted=False)
         yield Mutation("wrong channel", said(plan, s), changed)
 
@@ -110,7 +110,7 @@ def _with(plan: Plan, old: Signal, new: Signal) -> Plan:
 
 # --------------------------------------------------------------------------------------------------------- one channel
 def _of_channel(plan: Plan, c: Channel) -> Iterator[Mutation]:
-    signal = f"words of {c.tensor}"
+    signal = f"flags of {c.tensor}"
     for by in (1, -1):
         yield Mutation(f"count off by one ({by:+d})", signal, _channel(plan, c, target=c.target + by))
     if c.adds:
@@ -129,9 +129,9 @@ def _channel(plan: Plan, c: Channel, **changes: object) -> Plan:
 def _of_call(plan: Plan) -> Iterator[Mutation]:
     for h in plan.host:
         without = replace(plan, host=tuple(g for g in plan.host if g is not h))
-        if isinstance(h, Enter):
+        if isinstance(h, CallEntry):
             yield Mutation("epoch not advanced (enter)", "the call", without)
-        elif isinstance(h, (Stage, Leave)):
+        elif isinstance(h, (Stage, CallExit)):
             yield Mutation(f"drop {type(h).__name__.lower()}", "the call", without)
         elif isinstance(h, (Fork, Join)):
             yield Mutation(f"drop a {type(h).__name__.lower()}", f"stream {h.stream}", without)

@@ -1,4 +1,4 @@
-"""Running a plan, as it is or changed, in the simulated world; and whether anything is wrong with that."""
+"""Running a plan, as it is or changed, in the simulated backend; and whether anything is wrong with that."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.mutants.edits import Running
 from benchmarks.mutants.mappings import DEVICE, RANKS, Mapping
 from tilelink.errors import TilelinkError
 from tilelink.ir.shape import RANK_AXIS
+from tilelink.runtime.backend import Call
 from tilelink.runtime.call import Loaded, Slot, prepare
 from tilelink.runtime.kernels import load
 from tilelink.runtime.launching import simulated
@@ -20,7 +21,6 @@ from tilelink.runtime.memory import DTYPES, extents, regions
 from tilelink.runtime.session import require
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.scheduler import Policy, Turns
-from tilelink.runtime.world import Call
 
 HOW = {"TL501": "standstill", "TL507": "race"}
 TRUSTED = 2
@@ -97,7 +97,7 @@ def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: floa
     """Call after call with other inputs, nothing waited for in between.
 
     Raises:
-        TilelinkError: TL501 and whatever else the simulated world says.
+        TilelinkError: TL501 and whatever else the simulated backend says.
         OutOfTime: the monotonic clock is past `end`.
     """
     loaded = [
@@ -120,39 +120,39 @@ def _arguments(mapping: Mapping, call: int, rank: int, idle: int | None) -> list
 
 def _rank(mapping: Mapping, loaded: list[Loaded], adversary: Adversary) -> list[torch.Tensor]:
     session = require()
-    world, mine = session.world, loaded[session.world.rank]
+    backend, mine = session.backend, loaded[session.backend.rank]
     plan = mine.plan
     workspace = session.workspace("mutant", regions(plan))
     tensors_of = {f"{b.tensor}/{k}" for b in plan.buffers for k in range(b.slots)}
     for region in workspace.capacity.values():
         if region.name in tensors_of:
             workspace.view(region.name, torch.uint8, region.nbytes).fill_(adversary.unwritten)
-    world.barrier()  # nobody is to be pushed to before
+    backend.barrier()  # nobody is to be pushed to before
     slots: list[Slot] = []
     implied = all(c.implied_by is not None for c in plan.credits)
     out: list[torch.Tensor] = []
     kept: list[dict[str, torch.Tensor]] = []
     for call in range(CALLS):
-        given = _arguments(mapping, call, world.rank, adversary.idle)
+        given = _arguments(mapping, call, backend.rank, adversary.idle)
         tensors = dict(zip(plan.wiring.arguments, given, strict=True))
         for name in plan.wiring.results:
             b = plan.buffer(name)
-            tensors[name] = world.maker(extents(plan, b, world.rank), DTYPES[b.dtype])()
+            tensors[name] = backend.maker(extents(plan, b, backend.rank), DTYPES[b.dtype])()
             tensors[name].view(torch.uint8).fill_(adversary.unwritten)
         kept.append(tensors)
-        this = Call(tensors, int(not (implied and call)), world.main_stream())
+        this = Call(tensors, int(not (implied and call)), backend.main_stream())
         slots = slots or [prepare(mine, workspace, slot, this) for slot in range(plan.schedule.slots)]
         for step in slots[call % plan.schedule.slots].steps:
             step(this)
         for name in plan.wiring.results:
             # Whoever goes on from the main stream takes the results there, and nobody waits for more.
             out.append(torch.empty_like(tensors[name]))
-            world.main_stream().copy(out[-1], tensors[name])
+            backend.main_stream().copy(out[-1], tensors[name])
         for name in plan.wiring.arguments:
             # The call is over for whoever goes on from the main stream, and the argument is his again.
             spoilt = torch.nan if tensors[name].is_floating_point() else -1
-            world.main_stream().copy(tensors[name], torch.full_like(tensors[name], spoilt))
-    world.finish()
+            backend.main_stream().copy(tensors[name], torch.full_like(tensors[name], spoilt))
+    backend.finish()
     return out
 
 

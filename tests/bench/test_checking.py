@@ -41,7 +41,7 @@ def checked(
     """Of contenders against an all-gather, on two ranks; each is given this rank's rows and a buffer."""
 
     def body() -> tuple[dict[str, float], dict[str, str]]:
-        place = Place(require().world, None)
+        place = Place(require().backend, None)
         x, out = place.random(2, 8), place.empty(4, 8)
         contest = Contest(inputs=[x], outputs=[out])
         contest.enter(OURS, all_gather, Turns([(x,)]))
@@ -55,7 +55,7 @@ def checked(
 
 
 def gathered(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat(require().world.agree(x))
+    return torch.cat(require().backend.agree(x))
 
 
 def refuse(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

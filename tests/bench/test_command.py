@@ -22,12 +22,12 @@ command = partial(commands.command, "bench")
 SMALL = {"ag_gemm": "70x64x64", "gemm_rs": "70x64x64", "gemm_rs_ring": "3x64x64", "mlp": "M=70,H=64,I=64"}
 """Where our own halves stand in for cuBLAS and NCCL."""
 LIBRARIES = {
-    "ag_moe": {"sequential", "sequential with routing"},
-    "moe_rs": {"sequential", "sequential, sum in one kernel"},
-    "ag_attention": {"sequential", "sdpa after nccl"},
+    "ag_moe": {"unfused", "unfused with routing"},
+    "moe_rs": {"unfused", "unfused, sum in one kernel"},
+    "ag_attention": {"unfused", "sdpa after nccl"},
     "flash_decode": {"one rank", "sdpa on one rank"},
     "ep": {"nccl all-to-all, splits by the host"},
-    "gemm_ar": {"sequential", "ours, one_shot", "ours, two_shot"},
+    "gemm_ar": {"unfused", "ours, one_shot", "ours, two_shot"},
     "all_reduce": {"nccl", "ours, one_shot", "ours, two_shot", "ours, ring"},
     "all_gather": {"nccl"},
     "reduce_scatter": {"nccl"},
@@ -44,11 +44,11 @@ def test_every_subject_has_a_test() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_matmuls_run_simulated(name: str) -> None:
     out = Path("rows.json")
-    printed = command(name, "--shape", SMALL[name], "--world", "2", "--out", str(out)).output
+    printed = command(name, "--shape", SMALL[name], "--ranks", "2", "--out", str(out)).output
     (row,) = json.loads(out.read_text())["rows"]
-    assert (row["operator"], row["world"], row["gpu"], row["backend"]) == (name, 2, "simulated", "simulated")
-    assert all(row[f] > 0 for f in ("ms_ours", "ms_gemm", "ms_comm", "ms_sequential"))
-    assert (row["baseline"], row["ms_baseline"]) == ("sequential", row["ms_sequential"])
+    assert (row["operator"], row["ranks"], row["gpu"], row["backend"]) == (name, 2, "simulated", "simulated")
+    assert all(row[f] > 0 for f in ("ms_ours", "ms_gemm", "ms_comm", "ms_unfused"))
+    assert (row["baseline"], row["ms_baseline"]) == ("unfused", row["ms_unfused"])
     assert row["error"] < 1e-2
     assert set(row["missing"]) == {"cublas gemm", "nccl", "async-tp"}
     assert "matmul: " in row["schedule"]
@@ -58,7 +58,7 @@ def test_matmuls_run_simulated(name: str) -> None:
 @pytest.mark.parametrize("name", sampled(LIBRARIES))
 def test_what_libraries_compute_is_compared_without_a_gpu_too(name: str) -> None:
     """Rivals have the results of ours, by another way; times they have none where ranks are simulated."""
-    command(name, "--world", "2", "--out", "rows.json")
+    command(name, "--ranks", "2", "--out", "rows.json")
     (row,) = json.loads(Path("rows.json").read_text())["rows"]
     compared = {n: c["error"] for n, c in row["contenders"].items() if c["error"] is not None}
     assert set(compared) == {"ours", *LIBRARIES[name]}
@@ -73,14 +73,14 @@ def test_what_libraries_compute_is_compared_without_a_gpu_too(name: str) -> None
 
 
 def test_several_operators_have_a_file_each_and_one_table() -> None:
-    printed = command("all_gather", "all_to_all", "--world", "2", "--out", "rows").output
+    printed = command("all_gather", "all_to_all", "--ranks", "2", "--out", "rows").output
     assert sorted(p.name for p in Path("rows").iterdir()) == ["bench-all_gather-2.json", "bench-all_to_all-2.json"]
     summary = printed[printed.index("Summary") :].splitlines()[3:]
     assert [line.split()[0] for line in summary if line.strip()] == ["all_gather", "all_to_all"]
 
 
 def test_the_list_names_every_subject_and_its_cases() -> None:
-    lines = command("--list", "--world", "2").output.splitlines()
+    lines = command("--list", "--ranks", "2").output.splitlines()
     assert [line.split()[0] for line in lines[3:] if line.strip() and not line.startswith(" ")] == list(SUBJECTS)
     assert "64 MiB" in lines[-2]
     command(code=2)
@@ -89,7 +89,7 @@ def test_the_list_names_every_subject_and_its_cases() -> None:
 def test_further_schedules_are_compared_and_refused_ones_named() -> None:
     good = "fused: scatter=fused('matmul')"
     bad = "nonsense: scatter=fused('nothing')"
-    command("gemm_rs", "--shape", SMALL["gemm_rs"], "--world", "2", "--also", good, "--also", bad, "--out", "rows.json")
+    command("gemm_rs", "--shape", SMALL["gemm_rs"], "--ranks", "2", "--also", good, "--also", bad, "--out", "rows.json")
     (row,) = json.loads(Path("rows.json").read_text())["rows"]
     assert list(row["others"]) == ["fused"]
     assert "fused into matmul" in row["others"]["fused"]["schedule"]
@@ -160,7 +160,7 @@ def test_the_sizes_of_collectives_are_what_their_names_say(name: str, bytes_of: 
 
 def shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """The page with one file of rows; made twice, and the same."""
-    command(name, *arguments, "--world", "2", "--out", f"bench-{name}-2.json")
+    command(name, *arguments, "--ranks", "2", "--out", f"bench-{name}-2.json")
     monkeypatch.setattr(render, "RESULTS", tmp_path)
     monkeypatch.setattr(render, "PAGE", tmp_path / "performance.md")
     text = render.page()

@@ -82,7 +82,7 @@ def contest(stale: bool = False) -> tuple[Contest, list[int]]:
 def held(made: Contest, group: str | None = "a group") -> Any:
     found: list[Any] = []
     tilelink.launch(
-        lambda: found.append(in_graphs(Place(require().world, group), made, list(made.contenders), 2)), ranks=1
+        lambda: found.append(in_graphs(Place(require().backend, group), made, list(made.contenders), 2)), ranks=1
     )
     return found[0]
 

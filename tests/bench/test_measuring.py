@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import tilelink
 from tilelink.errors import TilelinkError
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.session import require
-from tilelink.runtime.world import World
 from tilelink.tuning.measuring import Times, attempt, interleaved, slowest
 
 
 class Told:
-    """A world of one rank whose clock says how often it was asked."""
+    """A backend of one rank whose clock says how often it was asked."""
 
     rank, ranks, late = 0, 1, False
 
-    def __init__(self, real: World) -> None:
+    def __init__(self, real: Backend) -> None:
         self.topology = real.topology
         self.asked: list[float] = []
 
@@ -33,15 +33,15 @@ class Told:
 
 def test_every_round_begins_with_another_contender() -> None:
     def body() -> None:
-        world = Told(require().world)
+        backend = Told(require().backend)
         log: list[str] = []
         runs = {name: lambda name=name: log.append(name) for name in "abc"}
-        times, missing = interleaved(world, runs, 3, lambda: log.append("fresh"))  # type: ignore[arg-type]
+        times, missing = interleaved(backend, runs, 3, lambda: log.append("fresh"))  # type: ignore[arg-type]
         assert log == [*"abc", "fresh", *"abc", "fresh", *"bca", "fresh", *"cab"]
         assert missing == {}
         assert {name: t.ms for name, t in times.items()} == {"a": (1, 6, 8), "b": (2, 4, 9), "c": (3, 5, 7)}
         assert [t.late for t in times.values()] == [1, 1, 3]
-        assert all(0 < host_us < 1e6 for host_us in world.asked)
+        assert all(0 < host_us < 1e6 for host_us in backend.asked)
 
     tilelink.launch(body, ranks=1)
 
@@ -49,7 +49,7 @@ def test_every_round_begins_with_another_contender() -> None:
 class Slow(Told):
     """Another rank says that its rounds have taken so long, whenever both are asked."""
 
-    def __init__(self, real: World, *said: float) -> None:
+    def __init__(self, real: Backend, *said: float) -> None:
         super().__init__(real)
         self.said = list(said)
 
@@ -62,8 +62,8 @@ def test_rounds_end_with_their_time_but_for_three() -> None:
 
     def rounds_of(*said: float, seconds: float) -> int:
         runs = {name: lambda: None for name in "ab"}
-        world = Slow(require().world, *said)
-        times, _ = interleaved(world, runs, 6, lambda: None, seconds=seconds)  # type: ignore[arg-type]
+        backend = Slow(require().backend, *said)
+        times, _ = interleaved(backend, runs, 6, lambda: None, seconds=seconds)  # type: ignore[arg-type]
         assert len({len(t.ms) for t in times.values()}) == 1
         return len(times["a"].ms)
 
@@ -90,7 +90,7 @@ def test_what_fails_on_one_rank_is_left_out_on_all() -> None:
                 raise TilelinkError("TL405", "too many workers")
 
         runs = {"good": lambda: None, "picky": picky}
-        times, missing = interleaved(require().world, runs, 2, lambda: None)
+        times, missing = interleaved(require().backend, runs, 2, lambda: None)
         return list(times), missing
 
     found = tilelink.launch(body, ranks=3)
@@ -98,16 +98,16 @@ def test_what_fails_on_one_rank_is_left_out_on_all() -> None:
 
 
 def test_an_attempt_says_nothing_where_nothing_failed() -> None:
-    assert tilelink.launch(lambda: attempt(require().world, lambda: None), ranks=2) == ["", ""]
+    assert tilelink.launch(lambda: attempt(require().backend, lambda: None), ranks=2) == ["", ""]
 
 
 def test_simulated_time_is_of_the_call_alone() -> None:
     def body() -> tuple[float, float]:
-        world = require().world
-        stream, source = world.main_stream(), world.zeros(1 << 18, tilelink_dtype())
-        target = world.zeros(1 << 18, source.dtype)
-        both = world.timed(lambda: (stream.copy(target, source), stream.copy(target, source)))
-        return world.timed(lambda: stream.copy(target, source)), both
+        backend = require().backend
+        stream, source = backend.main_stream(), backend.zeros(1 << 18, tilelink_dtype())
+        target = backend.zeros(1 << 18, source.dtype)
+        both = backend.timed(lambda: (stream.copy(target, source), stream.copy(target, source)))
+        return backend.timed(lambda: stream.copy(target, source)), both
 
     for one, both in tilelink.launch(body, ranks=2):
         assert one > 0

@@ -102,7 +102,7 @@ def test_the_checker_is_small_and_on_its_own() -> None:
 
 
 def test_the_command_writes_what_the_checker_accepts() -> None:
-    said = command("verify", "gemm_rs", "--shape", "50x32x50", "--world", "3", "--certificate", "plan.json")
+    said = command("verify", "gemm_rs", "--shape", "50x32x50", "--ranks", "3", "--certificate", "plan.json")
     assert "certificate  plan.json" in said.output
     done = checked(Path("plan.json"))
     assert (done.returncode, done.stdout) == (0, "every claim holds\n")

@@ -15,7 +15,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder and a cache of its own, and no launcher's environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TILELINK_WORLD", "simulated")
+    monkeypatch.setenv("TILELINK_BACKEND", "simulated")
 
 
 def command(*arguments: str, code: int = 0) -> Result:

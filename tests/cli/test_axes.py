@@ -31,7 +31,7 @@ def test_every_command_that_takes_ranks_takes_axes() -> None:
     assert "2, without race or deadlock, results not compared" in command("stress", *GATHER, "--runs", "2").output
     command("trace", *GATHER)
     assert {e["pid"] for e in json.loads(Path("trace.json").read_text())["traceEvents"]} >= {0, 1, 2, 3}
-    command("tune", *GATHER[:3], "--world", "NODE=1,GPU=2", "--budget", "0")
+    command("tune", *GATHER[:3], "--ranks", "NODE=1,GPU=2", "--budget", "0")
 
 
 @pytest.mark.parametrize("ranks", ["DP=1,TP=1", "DP=2,TP=1", "DP=1,TP=3", "DP=2,TP=2"])

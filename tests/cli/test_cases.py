@@ -10,7 +10,7 @@ from tilelink import ops
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_sizes
 from tilelink.ir.topology import Topology
-from tilelink.tuning.comparing import relative_error
+from tilelink.tuning.comparison import relative_error
 
 SIZES = (("M", 10), ("N", 6), ("K", 8))
 

@@ -23,7 +23,7 @@ from tilelink.explore.cases import Case, numbers_of
 
 __all__ = ["alone"]  # in force here, too
 ROOT = Path(__file__).parents[2]
-SMALL = ("--shape", "128x64x64", "--world", "2")
+SMALL = ("--shape", "128x64x64", "--ranks", "2")
 PNG = b"\x89PNG"
 
 
@@ -75,7 +75,7 @@ def test_trace_says_where_the_time_went() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- tune
 def test_tune_says_what_it_found_and_knows_it_the_next_time() -> None:
-    small = ("tune", "gemm_rs_ring", "--shape", "8x16x16", "--world", "1", "--budget", "0", "--table", "new/table.json")
+    small = ("tune", "gemm_rs_ring", "--shape", "8x16x16", "--ranks", "1", "--budget", "0", "--table", "new/table.json")
     printed = lines(command(*small))
     assert any(line.startswith("8x16x16: Triton won, 1 measured") for line in printed)
     (entry,) = json.loads(Path("new/table.json").read_text())["entries"]
@@ -104,10 +104,10 @@ def test_the_schedule_decides_what_is_emitted() -> None:
 
 # ------------------------------------------------------------------------------------------------------- plan and verify
 @pytest.mark.parametrize("name", sampled(ops.__all__))
-def test_plan_prints_steps_and_tensors_for_any_world(name: str) -> None:
-    for world in ("1", "3", "64"):
-        printed = command("plan", name, "--shape", shape_of(name), "--world", world, "--dtype", "f32").output
-        assert f"{world} rank" in printed
+def test_plan_prints_steps_and_tensors_for_any_number_of_ranks(name: str) -> None:
+    for ranks in ("1", "3", "64"):
+        printed = command("plan", name, "--shape", shape_of(name), "--ranks", ranks, "--dtype", "f32").output
+        assert f"{ranks} rank" in printed
     wiring = Case(getattr(ops, name), sizes(getattr(ops, name)), 64).wiring()
     for word in (*(s.path for s in wiring.steps), *(t.name for t in wiring.tensors)):
         assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", printed), word
@@ -173,7 +173,7 @@ def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> N
         )
     )
     done = command("verify", "mine.py:twice", "--shape", "M=128,K=64", code=1)
-    assert done.output.startswith("TL164: a pull in a program that is not the movement of one tile\n")
+    assert done.output.startswith("TL164: a pull in a program that is not the copy program of one tile\n")
     assert "mine.py:9" in done.output
     assert "Traceback" not in done.output
 
@@ -198,7 +198,7 @@ def limited(x, weight):
 @pytest.mark.parametrize("name", ["plan", "verify", "emit", "run", "trace", "stress", "tune"])
 def test_what_an_operators_body_raises_is_a_diagnostic(name: str) -> None:
     Path("mine.py").write_text(LIMITED)
-    printed = command(name, "mine.py:limited", "--shape", "128x16x16", "--world", "2", code=1).output
+    printed = command(name, "mine.py:limited", "--shape", "128x16x16", "--ranks", "2", code=1).output
     said = printed[printed.index("TL711") :].splitlines()
     assert said[0] == "TL711: the body of `limited` raises ValueError: at most 64 rows, not 128"
     assert [Path(line).name for line in said if "-->" in line] == ["mine.py:13", "mine.py:8"]
@@ -209,7 +209,7 @@ def test_in_python_it_goes_through_as_it_is() -> None:
     Path("mine.py").write_text(LIMITED)
     variables = runpy.run_path("mine.py")
     Path("fine.py").write_text(LIMITED.replace("64", "128"))
-    command("run", "fine.py:limited", "--shape", "128x16x16", "--world", "2")
+    command("run", "fine.py:limited", "--shape", "128x16x16", "--ranks", "2")
     with pytest.raises(ValueError, match=r"^at most 64 rows, not 128$") as caught:
         variables["limited"].plan(torch.ones(64, 16), torch.ones(16, 16), ranks=2)
     assert not hasattr(caught.value, "__notes__")
@@ -282,16 +282,16 @@ TABLES = [name for name in ops.__all__ if any(s.contract for s in getattr(ops, n
 
 @pytest.mark.parametrize("name", sampled(TABLES))
 def test_run_takes_what_it_cannot_compare(name: str) -> None:
-    printed = lines(command("run", name, "--shape", shape_of(name), "--world", "2"))
-    assert "error  not compared: no product of two tensors, and no plain form for such inputs" in printed
+    printed = lines(command("run", name, "--shape", shape_of(name), "--ranks", "2"))
+    assert "error  not compared: no product of two tensors, and no unfused form for such inputs" in printed
 
 
 @pytest.mark.parametrize("name", sampled(sorted({*ops.__all__} - {*PRODUCTS, *TABLES})))
 def test_run_compares_with_the_plain_form(name: str) -> None:
-    """Movements to the last bit."""
+    """Copy programs to the last bit."""
     sums = re.search("reduce|attention", name) is not None
-    printed = lines(command("run", name, "--shape", shape_of(name), "--world", "2", "--calls", "2"))
-    assert "reference  the operator's plain form, by torch in fp32" in printed
+    printed = lines(command("run", name, "--shape", shape_of(name), "--ranks", "2", "--calls", "2"))
+    assert "reference  the operator's unfused form, by torch in fp32" in printed
     error = float(next(line for line in printed if line.startswith("error")).split()[1])
     assert (0 < error < 2e-2) if sums else error == 0
 
@@ -299,7 +299,7 @@ def test_run_compares_with_the_plain_form(name: str) -> None:
 @pytest.mark.parametrize("name", sampled(PRODUCTS))
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 def test_run_compares_with_torch(name: str, dtype: str) -> None:
-    printed = lines(command("run", name, "--shape", "131x72x80", "--world", "3", "--dtype", dtype, "--calls", "2"))
+    printed = lines(command("run", name, "--shape", "131x72x80", "--ranks", "3", "--dtype", dtype, "--calls", "2"))
     error = float(next(line for line in printed if line.startswith("error")).split()[1])
     assert 0 < error < 2e-2
 
@@ -405,11 +405,11 @@ REFUSED = {
 
 
 def test_gpus_keep_no_trace_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = SimpleNamespace(world=SimpleNamespace(rank=0, ranks=4))
+    session = SimpleNamespace(backend=SimpleNamespace(rank=0, ranks=4))
     monkeypatch.setattr("tilelink.runtime.session.current", lambda: session)
     assert command("run", "ag_gemm", *SMALL, "--trace", "run.json", code=1).output.splitlines()[-3:] == [
         "TL707: --trace without a trace",
-        "  why: only the simulated world keeps one of each run",
+        "  why: only the simulated backend keeps one of each run",
         "  do:  `tilelink trace` draws what GPUs did",
     ]
 
@@ -425,7 +425,7 @@ def test_bad_input_gets_a_diagnostic(what: str) -> None:
     [
         (("plan", "ag_gemm", "--shape", "M=5,N=6"), "TL704"),
         (("plan", "ag_gemm", "--shape", f"M={'9' * 25},N=6,K=6"), "TL702"),
-        (("plan", "ag_gemm", *SMALL, "--world", "99999999"), "TL713"),
+        (("plan", "ag_gemm", *SMALL, "--ranks", "99999999"), "TL713"),
         (("plan", "ag_gemm", "--shape", "M=5,M=6"), "TL702"),
         (("plan", "ag_gemm", *SMALL, "--schedule", "nope=sms()"), "TL311"),
         (("plan", "ag_gemm", *SMALL, "--schedule", "matmul=copy_engine(M=64)"), "TL312"),

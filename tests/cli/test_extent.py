@@ -12,7 +12,7 @@ from tilelink import ops
 from tilelink.explore.cases import Case, parse_sizes
 from tilelink.explore.extent import LARGE, extent
 from tilelink.explore.naming import operator_named
-from tilelink.explore.sheets import tiles_of
+from tilelink.explore.report_tables import tiles_of
 
 __all__ = ["alone"]
 
@@ -76,7 +76,7 @@ def test_commands_say_it_before_they_simulate(monkeypatch: pytest.MonkeyPatch) -
 
     for simulation in ("running.run_case", "stress.stress", "running.tune_case"):
         monkeypatch.setattr(f"tilelink.explore.{simulation}", too_long)
-    small = ("ag_gemm", "--shape", "128x64x64", "--world", "2")
+    small = ("ag_gemm", "--shape", "128x64x64", "--ranks", "2")
     for arguments, said in (
         (("run", *small, "--calls", "3"), "8 tiles on 2 ranks, 3 calls"),
         (("run", *small), "8 tiles on 2 ranks"),

@@ -43,11 +43,11 @@ def small() -> Case:
     return Case(ops.ag_gemm.schedule(gather=gather, matmul=matmul), SIZES, 2)
 
 
-words = st.text("abcxyz_.:/=1", max_size=20)
-texts, numbers = st.lists(words).map(tuple), st.integers()
+flags = st.text("abcxyz_.:/=1", max_size=20)
+texts, numbers = st.lists(flags).map(tuple), st.integers()
 
 
-@given(st.builds(Recipe, words, words, words, texts, words, numbers, numbers, words, st.booleans()))
+@given(st.builds(Recipe, flags, flags, flags, texts, flags, numbers, numbers, flags, st.booleans()))
 def test_a_recipe_reads_back_from_its_token(made: Recipe) -> None:
     assert re.fullmatch(r"run1-[\w-]+", made.token)
     assert Recipe.parse(made.token) == made
@@ -67,8 +67,8 @@ def test_any_other_text_is_refused(text: str) -> None:
         tilelink.copy_engine(push=False),
         tilelink.copy_engine(M=64, order="ring+1", streams=2),
         tilelink.fused("matmul"),
-        tilelink.fused("matmul", behind=True, N=64),
-        tilelink.fused("matmul", behind=None),
+        tilelink.fused("matmul", deferred=True, N=64),
+        tilelink.fused("matmul", deferred=None),
         tilelink.library("torch.mm", M=64),
         tilelink.library("tilelink.libraries.attention", T="T/R", streams=2),
     ],
@@ -81,7 +81,7 @@ def test_a_placement_reads_back_from_its_text(placement: Placement) -> None:
 
 def test_a_recipe_has_what_simulated_ranks_run() -> None:
     kernel = tilelink.sms(S=16, T=16)
-    placed = tilelink.library("tilelink.libraries.attention", T="T/R", otherwise=kernel)
+    placed = tilelink.library("tilelink.libraries.attention", T="T/R", fallback=kernel)
     assert placement_text("flash", placed) is None
     made = recipe(Case(ops.ag_attention.schedule(flash=placed), HEADS, 2), 1, "random-0", False)
     assert made is not None
@@ -94,7 +94,7 @@ def test_a_sort_key_has_no_text() -> None:
 
 
 def test_a_failure_prints_its_token_and_the_token_repeats_it(breaking: Break) -> None:
-    breaking(dropped("shmem.local_wait_until(rows_words"))
+    breaking(dropped("shmem.local_wait_until(rows_flags"))
     with pytest.raises(RaceError) as caught:
         run_case(small(), calls=2, policy=Policy("straggler", 4, 1), delayed_stores=True)
     found = TOKEN.search("\n".join(caught.value.__notes__))
@@ -116,7 +116,7 @@ def test_a_run_that_was_right_is_right_again() -> None:
 
 def test_stress_ends_at_the_first_failure(breaking: Break) -> None:
     placed = ["--schedule", "gather=sms(2, M=16)", "--schedule", "matmul=sms(M=16, N=16, K=16)"]
-    good = command("stress", "ag_gemm", "--shape", "40x32x32", "--world", "2", "--runs", "3", *placed)
+    good = command("stress", "ag_gemm", "--shape", "40x32x32", "--ranks", "2", "--runs", "3", *placed)
     assert "3, all right" in good.output
     breaking(dropped("shmem.async_load_fence()"))
     with pytest.raises(RaceError):

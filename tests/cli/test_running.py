@@ -11,7 +11,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore.cases import Case
-from tilelink.explore.comparing import PLAIN, against
+from tilelink.explore.comparison import PLAIN, against
 from tilelink.explore.running import Outcome, run_case
 from tilelink.runtime.session import current
 
@@ -64,7 +64,7 @@ SUM = Case(ops.all_reduce, (("M", 6), ("N", 8)), ranks=3)
 
 
 def test_a_wrong_sum_is_seen() -> None:
-    """By the plain form, once the operator has one."""
+    """By the unfused form, once the operator has one."""
     assert run_case(SUM).within(SUM.tolerance)
     assert run_case(replace(SUM, operator=doubled_sum)).against is None
     plain = ops.all_reduce.reference_fn

@@ -13,8 +13,8 @@ import tilelink
 import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore.cases import Case
+from tilelink.explore.report_tables import Sheet, as_markdown, plan_sheets, signals_of
 from tilelink.explore.running import run_case
-from tilelink.explore.sheets import Sheet, as_markdown, plan_sheets, signals_of
 from tilelink.explore.tiles import borders, caption, mapping_picture, tile_order
 from tilelink.ir.topology import Topology
 from tilelink.ops.programs import fetch, gather
@@ -141,14 +141,14 @@ def test_every_rank_computes_communicates_and_waits(run: tuple[Compiled, tuple[L
 
 
 def test_what_comes_behind_its_host_runs_in_the_same_lane() -> None:
-    """Whoever takes the tickets is a worker of the matmul."""
+    """Whoever takes the work indices is a worker of the matmul."""
     stages, lanes, recorder = recorded(ops.gemm_rs)
-    (step,) = [s for s in stages.plan.steps if s.behind]
+    (step,) = [s for s in stages.plan.steps if s.deferred]
     drivers = {function for function, path in stages.source.functions if path == step.path}
     taking = {(r.rank, r.worker) for r in recorder.records if r.function in drivers}
     assert {(lane.rank, lane.worker) for lane in lanes if lane.label == "matmul + reduce"} == taking
     beside = {s.name for lane in lanes if lane.worker is None for s in lane.spans}
-    assert beside <= {"enter", "copy", "scatter", "stream"}
+    assert beside <= {"call_entry", "copy", "scatter", "stream"}
 
 
 def test_lanes_are_named_by_what_runs_there() -> None:

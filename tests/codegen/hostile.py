@@ -83,18 +83,18 @@ LOCAL_ROLES = (
 
 NAMES = (
     # imports and one-block kernels
-    "tl", "shmem", "blocks", "enter", "finish", "ready", "leave", "await_word",
+    "tl", "shmem", "blocks", "call_entry", "finish", "ready", "call_exit", "await_flag",
     # parameters and locals that every file has
     "worker", "workers", "rank", "RANKS", "t", "ctx", "epoch", "epoch_at", "heard_at", "last_at", "entered_at",
-    "ready_at", "left_at", "word_at", "through_at", "value_at", "watch_at", "site",
-    "take_credits", "words", "due", "bells", "pe", "owner", "turn", "start", "word", "used",
+    "ready_at", "left_at", "flag_at", "through_at", "value_at", "watch_at", "site",
+    "take_credits", "flags", "expected", "doorbells", "pe", "owner", "turn", "start", "flag", "used",
     "inside", "source", "there", "credits", "first",
     # formulas
     "c", "c0", "c1", "i0", "i1", "i00", "sorted_t", "turned", "part_top", "group_top", "group_rows",
     # what is made of sizes, tiles and tensors
     "M", "M_part", "M_first", "M_here", "M_per_part", "M_tiles", "N", "N_tiles", "K", "K_part", "K_here", "tiles",
     "m", "m_begin", "m_end", "m_at", "m_in", "k_begin", "k_at", "n_in", "M_begin", "M_end", "axis_0_begin", "axis_0_at",
-    "rows", "rows_tile", "rows_words", "rows_due", "rows_bells", "rows_ctx", "rows_there", "rows_stride_0", "rows_16x16",
+    "rows", "rows_tile", "rows_flags", "rows_expected", "rows_doorbells", "rows_ctx", "rows_there", "rows_stride_0", "rows_16x16",
     "x", "x_stage", "weight", "weight_tile", "out", "matmul_out", "matmul_out_tile", "dst", "dst_count", "acc", "s",
     "matmul", "gather", "scatter", "reduce", "gemm_rs", "ag_gemm", "ag_gemm_matmul", "gemm_rs_matmul", "helper",
     "i0_tensor", "t_size", "rank_", "rank_tensor", "enter_step", "v_1", "axis0",

@@ -1,4 +1,4 @@
-"""What is emitted is what the lowered plan says: who is told, which word, from where, and under which test."""
+"""What is emitted is what the lowered plan says: who is told, which flag, from where, and under which test."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def everywhere(part: Part, change: Callable[[Op], Op]) -> Part:
     return replace(part, body=tuple(map(change, part.body)), said=said)
 
 
-def test_the_word_that_is_awaited() -> None:
+def test_the_flag_that_is_awaited() -> None:
     def other(op: Op) -> Op:
         found = next((o for o in walk((op,)) if isinstance(o, Await)), None)
         return op if found is None else replace(found, index=F.of(7))
 
     text = text_with("matmul", lambda p: everywhere(p, other))
-    assert "shmem.local_wait_until(rows_words + 7, " in text
+    assert "shmem.local_wait_until(rows_flags + 7, " in text
 
 
-def test_the_word_that_is_raised() -> None:
+def test_the_flag_that_is_raised() -> None:
     text = text_with(
         "gather", lambda p: everywhere(p, lambda o: replace(o, index=F.of(7)) if isinstance(o, Signal) else o)
     )
-    assert "shmem.local_add(rows_words + 7, 1)" in text
+    assert "shmem.local_add(rows_flags + 7, 1)" in text
 
 
 def test_the_rank_that_is_copied_from() -> None:

@@ -93,25 +93,27 @@ def placements(random: Random, names: dict[str, str]) -> tuple[Placement, Placem
     rows, tile = {names["M"]: 16}, {names["M"]: 16, names["N"]: 16}
     into = fused(names["matmul"])
     scatter = random.choice([into, sms(1, **rows), copy_engine(**rows)])
-    behind = fused(names["matmul"], behind=None)  # where what moves the tiles takes them from memory, beside the matmul
+    deferred = fused(
+        names["matmul"], deferred=None
+    )  # where what moves the tiles takes them from memory, beside the matmul
     return (
         random.choice([sms(1, **rows), sms(1, push=True, own_kernel=True, **rows), copy_engine(**rows)]),
         scatter,
-        random.choice([into, behind, sms(1, **tile)]),
+        random.choice([into, deferred, sms(1, **tile)]),
     )
 
 
 def test_names_of_what_comes_behind_its_host(tmp_path: Path) -> None:
-    """Words and the function that takes tickets are named after the step."""
-    names = plain(acc="reduce_tickets", loaded="reduce_made", helper="reduce_behind", GLOBAL="taken", k="waited")
+    """Flags and the function that draws work indices are named after the step."""
+    names = plain(acc="reduce_work_indices", loaded="reduce_made", helper="reduce_behind", GLOBAL="taken", k="waited")
     moved = copy_engine(M=16)
-    made = module(tmp_path / "behind.py", names)
-    assert_right(case(made, names, moved, moved, fused("matmul", behind=True)))
+    made = module(tmp_path / "deferred.py", names)
+    assert_right(case(made, names, moved, moved, fused("matmul", deferred=True)))
 
 
 def test_names_of_what_a_streams_wait_reports(tmp_path: Path) -> None:
-    """The kernel by which streams wait takes the numbers of a place and of a word, where waits have a time limit."""
-    names = plain(shard="site", gathered="word", partial="place")
+    """The kernel by which streams wait takes the numbers of a place and of a flag, where waits have a time limit."""
+    names = plain(shard="site", gathered="flag", partial="place")
     made, moved = module(tmp_path / "watched.py", names), copy_engine(M=16)
     assert_right(case(made, names, moved, moved, fused("matmul")), watchdog=60.0)
 

@@ -43,7 +43,7 @@ def test_the_text_is_the_same_in_every_process(seed: str) -> None:
 
 def test_it_is_python_with_the_users_lines() -> None:
     """Each line of the tile programs that does something stands above what it became, in the order of the program."""
-    assert [f.name for f in functions()] == ["enter", "ready", "gather", "matmul", "ag_gemm_matmul"]
+    assert [f.name for f in functions()] == ["call_entry", "ready", "gather", "matmul", "ag_gemm_matmul"]
     source = Path(programs.__file__).read_text().splitlines()
     for name in ("gather", "matmul"):
         noted = re.findall(r"# programs\.py:(\d+)  (.*)", function(name))

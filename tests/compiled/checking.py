@@ -21,7 +21,7 @@ def emitted(
     operator: Operator,
     tensors: list[torch.Tensor],
     target: str,
-    world: str = "peer",
+    backend: str = "peer",
     reach: str = "peer",
     *,
     axes: tuple[RankAxis, ...] = (),
@@ -29,7 +29,7 @@ def emitted(
 ) -> tuple[Plan, KernelSource]:
     """For the device that the target stands for: with TMA from sm_90 on, by pointers elsewhere."""
     device = Device(target, 132, 227 * 1024, 3, CAPABILITIES[target])
-    topology = Topology(RANKS, world, reach, device, axes)
+    topology = Topology(RANKS, backend, reach, device, axes)
     stages = operator.compiler.compiled(
         bind(operator.name, operator.signature, tensors, given, topology, operator.loc), topology
     )

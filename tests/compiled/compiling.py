@@ -60,7 +60,7 @@ def aligned(plan: Plan, arg: Arg) -> bool:
         return arg.of != "rank" and int(F.evaluate(arg.formula, plan.env(0))) % 16 == 0
     if arg.kind == "stride":
         return plan.layout(arg.of).aligned
-    return arg.kind in ("tensor", "stage", "ll", "words", "flags", "due", "bells", "context")
+    return arg.kind in ("tensor", "stage", "ll", "flags", "epoch_flags", "expected", "doorbells", "context")
 
 
 def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: str, **more: Any) -> Any:
@@ -96,7 +96,7 @@ def texts(plan: Plan, source: KernelSource, decl: KernelDecl, target: str) -> di
     the session's processes.
     """
     kinds = tuple((a.name, type_of(plan, a), a.value, aligned(plan, a)) for a in decl.args)
-    key = (target, plan.topology.world, decl.name, decl.options, kinds, functions(source, decl.name))
+    key = (target, plan.topology.backend, decl.name, decl.options, kinds, functions(source, decl.name))
     kept = Path(knobs.cache.dir) / f"texts-{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
     if not kept.exists():
         made = compile_kernel(plan, source, decl, target).asm

@@ -1,4 +1,4 @@
-"""Orders that machine code must keep and that neither a plan nor the simulated world can show.
+"""Orders that machine code must keep and that neither a plan nor the simulated backend can show.
 
 Texts are read line by line; each check gives the offending lines, so that a failure shows them.
 """
@@ -44,7 +44,7 @@ def unguarded_releases(text: str) -> list[str]:
 
 
 def narrow_stores(ptx: str) -> list[str]:
-    """Stores of less than 8 bytes; words have 8, and tiles of sizes that divide go 16 at a time."""
+    """Stores of less than 8 bytes; flags have 8, and tiles of sizes that divide go 16 at a time."""
     return [line for line in code(ptx) if (found := WIDTH.search(line)) and int(found[1] or 1) * int(found[2]) < 64]
 
 
@@ -139,13 +139,13 @@ def _comes_from(lines: list[str]) -> list[list[int]]:
     labels = {line.split(":")[0]: i for i, line in enumerate(lines) if re.match(r"\.L\w+:", line)}
     comes: list[list[int]] = [[] for _ in lines]
     for i, line in enumerate(lines):
-        word, _, rest = line.partition(" ")
+        flag, _, rest = line.partition(" ")
         if (
-            word.startswith(("s_branch", "s_cbranch"))
+            flag.startswith(("s_branch", "s_cbranch"))
             and (target := labels.get(rest.split(";")[0].strip())) is not None
         ):
             comes[target].append(i)
-        if word not in ("s_branch", "s_endpgm") and i + 1 < len(lines):
+        if flag not in ("s_branch", "s_endpgm") and i + 1 < len(lines):
             comes[i + 1].append(i)
     return comes
 
@@ -215,12 +215,12 @@ def _last_of_products(lines: list[str], loop: Loop) -> int:
 
 
 def _awaited(lines: list[str]) -> set[str]:
-    """Tensors whose words are polled: of the pointers `%rows_words`, `rows`."""
+    """Tensors whose flags are polled: of the pointers `%rows_flags`, `rows`."""
     polled = {
         name for line in lines if POLL.search(line) for name in re.findall(r"%[\w#]+", line.split("atomic_rmw")[1])
     }
-    sums = [m for line in lines if (m := re.search(r"(%[\w#]+) = tt\.addptr (%\w+?)_words", line))]
-    direct = {name.removeprefix("%").removesuffix("_words") for name in polled if name.endswith("_words")}
+    sums = [m for line in lines if (m := re.search(r"(%[\w#]+) = tt\.addptr (%\w+?)_flags", line))]
+    direct = {name.removeprefix("%").removesuffix("_flags") for name in polled if name.endswith("_flags")}
     return direct | {m[2].removeprefix("%") for m in sums if m[1] in polled}
 
 
@@ -238,10 +238,10 @@ def _may_be_early(lines: list[str], at: int, awaited: set[str]) -> bool:
 
 
 def _named(lines: list[str]) -> bool:
-    """Whether all words that are polled belong to tensors, by their names: then it is known what is waited for."""
+    """Whether all flags that are polled belong to tensors, by their names: then it is known what is waited for."""
     polled = [re.search(r"atomic_rmw [^%]*(%[\w#]+)", line) for line in lines if POLL.search(line)]
     found = [_parameter_of(lines, at[1]) for at in polled if at]
-    return all(name is not None and name.endswith("_words") for name in found)
+    return all(name is not None and name.endswith("_flags") for name in found)
 
 
 def _parameter_of(lines: list[str], pointers: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The library's collectives, attention and decoding compile for every target, as they come, and keep their orders."""
+"""The library's collectives, attention and decoding compile for every target, by default, and keep their orders."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_products_of_small_integers() -> None:
 
 
 def by_kernel(d: int) -> Operator:
-    """Attention as it comes where no library computes it."""
+    """Attention by default where no library computes it."""
     return ops.ag_attention.schedule(flash=tiles(d))
 
 

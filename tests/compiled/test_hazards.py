@@ -22,7 +22,7 @@ TYPES = {
     "target": "tensordesc<fp16[64, 64]>",
     "tiles": "i32",
     "weight": "*fp16",
-    "words": "*i64",
+    "flags": "*i64",
 }
 
 

@@ -14,7 +14,15 @@ from tilelink import fused, sms
 
 SHADOWS: list[dict[str, str]] = [
     {"rows": "worker", "weight": "t", "acc": "rank", "k": "shmem", "m": "ctx", "n": "epoch", "loaded": "out_tile"},
-    {"rows": "x_stage", "x": "enter", "w": "ready", "out": "due", "matmul": "rank", "gather": "t", "scatter": "worker"},
+    {
+        "rows": "x_stage",
+        "x": "call_entry",
+        "w": "ready",
+        "out": "expected",
+        "matmul": "rank",
+        "gather": "t",
+        "scatter": "worker",
+    },
     {
         "M": "M_part",
         "N": "M_first",

@@ -1,4 +1,4 @@
-"""Kernels of the nvshmem world: across a network they call NVSHMEM's device library, whose bitcode they link with."""
+"""Kernels of the nvshmem backend: across a network they call NVSHMEM's device library, whose bitcode they link with."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made(placed: Placed, target: str, reach: str) -> tuple[Plan, KernelSource]:
     sampled((p, "peer") for p in PLACEMENTS if not ALIKE.search(p.name))
     + [
         pytest.param(named(n), "network", marks=pytest.mark.each_triton)
-        for n in ("ag_gemm as it comes", "gemm_rs SMs push")
+        for n in ("ag_gemm by default", "gemm_rs SMs push")
     ],
     ids=str,
 )
@@ -58,8 +58,8 @@ MOVES, SIGNALS = "nvshmemi_transfer_rma_nbi", "nvshmemi_transfer_amo_nonfetch"
 LINKED = [
     ("ag_gemm own kernel pull", "gather", "sm_90", MOVES),
     ("gemm_rs own kernel push", "scatter", "sm_90", MOVES),
-    ("ag_gemm own kernel pull", "enter", "sm_80", SIGNALS),
-    ("ag_gemm own kernel pull", "enter", "sm_100", SIGNALS),
+    ("ag_gemm own kernel pull", "call_entry", "sm_80", SIGNALS),
+    ("ag_gemm own kernel pull", "call_entry", "sm_100", SIGNALS),
 ]
 """A pull, a push, and a signal for each target."""
 

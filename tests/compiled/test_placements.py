@@ -1,7 +1,7 @@
 """Every kernel of every operator in every placement compiles, and keeps the orders that it must keep.
 
 What is emitted is one of two texts, with TMA or without. Each is compiled for one target in every placement, and for the
-other target where it is another kernel and not the same with other numbers of words and streams.
+other target where it is another kernel and not the same with other numbers of flags and streams.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.compiled import hazards
 from tests.compiled.checking import RANKS, assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, TARGETS, functions, texts
 from tests.operators import loops, raw, splits
-from tests.operators import test_movements as movements
+from tests.operators import test_copy_programs as copy_programs
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
 from tests.selection import sampled
@@ -32,8 +32,8 @@ def of_rank(placed: Placed, m: int, n: int, k: int) -> list[torch.Tensor]:
 
 OF_ONE_TEXT = {"sm_80": "gfx942", "sm_100": "sm_90"}
 ALIKE = re.compile("copy engine (.*in whole parts|.*over 2 streams|pull)|copy engine, reduction|as it comes")
-"""In kernels, what another placement of a copy engine is: they wait for words that a stream sets."""
-LARGE = [("ag_gemm as it comes", "sm_80"), ("gemm_rs_ring as it comes", "sm_100")]
+"""In kernels, what another placement of a copy engine is: they wait for flags that a stream sets."""
+LARGE = [("ag_gemm by default", "sm_80"), ("gemm_rs_ring by default", "sm_100")]
 """Tiles as large as they come take seconds to compile: one for either target, the others are in `test_large_tiles`."""
 CASES = [
     *(pytest.param(p, t, marks=pytest.mark.each_triton) for p in PLACEMENTS for t in OF_ONE_TEXT.values()),
@@ -84,7 +84,7 @@ def test_blocks_that_are_too_long_for_descriptors(k: int, wide: list[str]) -> No
 
 @pytest.mark.parametrize("target", EACH_TARGET)
 def test_a_wait_in_a_loop_of_products(target: str) -> None:
-    """Runs: the poll stands in a loop over words, and the pipelined loop inside it loads nothing of the next word."""
+    """Runs: the poll stands in a loop over flags, and the pipelined loop inside it loads nothing of the next flag."""
     operator = loops.gradient.schedule(
         gather_x=sms(2, M=64), gather_y=sms(2, M=128), outer=sms(M=32, N=64, K=64, num_stages=3)
     )
@@ -115,7 +115,7 @@ def test_raw_pointers(target: str) -> None:
 @pytest.mark.parametrize("target", EACH_TARGET)
 def test_what_stays_on_its_rank(target: str) -> None:
     """A copy of plain memory, of a part that is shorter than others."""
-    operator = movements.kept_and_doubled.schedule(keep=sms(2))
+    operator = copy_programs.kept_and_doubled.schedule(keep=sms(2))
     plan, source = emitted(operator, [torch.empty(3, 24)], target, M=10)
     assert "shmem.copy_block(" in source.text
     assert_compiles(plan, source, target, pipelined=False)

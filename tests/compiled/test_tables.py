@@ -1,4 +1,4 @@
-"""Tables of 64 bits compile, where coordinates of TMA and what workers remember of words have 32."""
+"""Tables of 64 bits compile, where coordinates of TMA and what workers remember of flags have 32."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def i64(n: int) -> torch.Tensor:
 
 
 WAITS: dict[str, tuple[Operator, list[torch.Tensor]]] = {
-    "of rows, more words than bits": (
+    "of rows, more flags than bits": (
         pick.schedule(gather=sms(2, M=4), picked=sms(P=64, H=64)), [bf16(256, 128), i64(64)]
     ),
     "of one row": (pick_singly.schedule(gather=sms(2, M=4), picked_singly=sms(H=64)), [bf16(256, 128), i64(64)]),
@@ -85,6 +85,6 @@ def test_coordinates_have_32_bits() -> None:
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_words_that_were_awaited_have_32_bits(name: str) -> None:
+def test_flags_that_were_awaited_have_32_bits(name: str) -> None:
     operator, tensors = WAITS[name]
     assert_compiles(*emitted(operator, tensors, "sm_90"), "sm_90", pipelined=False)

@@ -22,7 +22,7 @@ def test_traced_kernels(placed: Placed, target: str) -> None:
     traced = source_of(plan, traced=True)
     assert_compiles(plan, traced, target)
     for decl in traced.kernels:
-        if target == "sm_90" and decl.name != "await_word":
+        if target == "sm_90" and decl.name != "await_flag":
             assert "%globaltimer" in texts(plan, traced, decl, target)["ptx"]
             plain = texts(plan, source, source.kernel(decl.name), target)["ttgir"]
             assert copies(texts(plan, traced, decl, target)["ttgir"]) == copies(plain)

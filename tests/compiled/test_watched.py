@@ -25,7 +25,7 @@ WATCHED = Checks(watchdog=True)
 def test_kernels(target: str) -> None:
     """One placement after the other, the targets taking turns; SMs, copy engines, fusion and a ring are among them. Large
     tiles are below."""
-    small = [p for p in PLACEMENTS if not p.name.endswith("as it comes")]
+    small = [p for p in PLACEMENTS if not p.name.endswith("default")]
     for placed in small[list(TARGETS).index(target) :: 2 * len(TARGETS)]:
         plan, _ = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
         assert_compiles(plan, source_of(plan, WATCHED), target)
@@ -58,7 +58,7 @@ def test_threads_leave_a_wait_together() -> None:
     operator = ag_gemm.schedule(gather=copy_engine(push=False))
     plan, _ = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (64, 64))], "sm_90")
     source = source_of(plan, WATCHED)
-    ptx = texts(plan, source, source.kernel("await_word"), "sm_90")["ptx"]
+    ptx = texts(plan, source, source.kernel("await_flag"), "sm_90")["ptx"]
     loop = ptx[ptx.index("%globaltimer") :]
     taken = re.search(r"@(%p\d+) atom\.global\.gpu\.relaxed\.or\.b64 (%rd\d+)", loop)
     assert taken is not None
@@ -73,7 +73,7 @@ def test_threads_leave_a_wait_together() -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
-    """One look per wait, its read of the host's word under a predicate: machine code then has it so, too."""
+    """One look per wait, its read of the host's flag under a predicate: machine code then has it so, too."""
     operator = gemm_rs.schedule(matmul=sms(M=64, N=64, K=32, order="ring+1"))
     plan, _ = emitted(operator, [torch.empty(512, 64), torch.empty(64, 128)], target)
     source = source_of(plan, WATCHED)

@@ -16,7 +16,7 @@ from tilelink.ir.topology import Device, Topology
 
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 UNIT = Tile(1, 1, 4, 1)
-PLAIN = Machine(tile_small=1.0, tile_depth=0.0, link=1.0, copy=0.0, bell=0.0)
+PLAIN = Machine(tile_small=1.0, tile_depth=0.0, link=1.0, copy=0.0, doorbell=0.0)
 """A tile of an element takes a microsecond, and so does a byte."""
 
 
@@ -73,13 +73,13 @@ def test_tiles_follow_the_sizes(operator: Operator, m: int, ranks: int, tile: tu
     """Of an MLP, whose tiles of 128 x 256 would leave most of a last wave empty: the smaller ones were measured faster there."""
     sizes = {"M": m, "N": 22016 // ranks, "K": 4096} if operator is ops.ag_gemm else {"M": m, "N": 4096, "K": 11008}
 
-    def tiles(world: Topology) -> tuple[int | None, ...]:
-        plan = Case(operator, tuple(sizes.items()), ranks).compiled(world).plan
+    def tiles(topology: Topology) -> tuple[int | None, ...]:
+        plan = Case(operator, tuple(sizes.items()), ranks).compiled(topology).plan
         return tuple(g.tile for g in plan.step("matmul").grid)
 
-    world = replace(H200, ranks=ranks)
-    assert tiles(world) == tile
-    assert tiles(replace(world, device=replace(world.device, capability=80))) == (LARGE.rows, LARGE.columns)
+    topology = replace(H200, ranks=ranks)
+    assert tiles(topology) == tile
+    assert tiles(replace(topology, device=replace(topology.device, capability=80))) == (LARGE.rows, LARGE.columns)
 
 
 def test_many_waves_take_the_first_tile() -> None:

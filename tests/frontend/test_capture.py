@@ -10,8 +10,8 @@ from tilelink.frontend import Program
 from tilelink.ir.program import (
     At,
     Constant,
+    CopyProgram,
     If,
-    Movement,
     Notify,
     OfTile,
     Store,
@@ -178,19 +178,19 @@ def test_flash_evaluates_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "movement"),
+    ("program", "copy_program"),
     [
-        (o.gather, Movement("shard", "rows", pull=True)),
-        (o.scatter, Movement("src", "dst", pull=False)),
-        (o.share, Movement("src", "dst", pull=False)),
-        (o.scatter_dma, Movement("partial", "inbox", pull=False, pinned=True)),
+        (o.gather, CopyProgram("shard", "rows", pull=True)),
+        (o.scatter, CopyProgram("src", "dst", pull=False)),
+        (o.share, CopyProgram("src", "dst", pull=False)),
+        (o.scatter_dma, CopyProgram("partial", "inbox", pull=False, pinned=True)),
         (o.matmul, None),
         (o.send_back, None),
         (o.ring_gather, None),
     ],
 )
-def test_movements(program: Program, movement: Movement | None) -> None:
-    assert program.captured.movement == movement
+def test_movements(program: Program, copy_program: CopyProgram | None) -> None:
+    assert program.captured.copy_program == copy_program
 
 
 MOVE = """
@@ -218,9 +218,9 @@ tl.producer_tile_notify(dst, tile)
     ],
 )
 def test_what_is_no_movement(old: str, new: str) -> None:
-    assert captured("M/R K -> M K", "src, dst", MOVE).movement == Movement("src", "dst", pull=False)
+    assert captured("M/R K -> M K", "src, dst", MOVE).copy_program == CopyProgram("src", "dst", pull=False)
     assert old in MOVE
-    assert captured("M/R K -> M K", "src, dst", MOVE.replace(old, new)).movement is None
+    assert captured("M/R K -> M K", "src, dst", MOVE.replace(old, new)).copy_program is None
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_what_is_no_movement(old: str, new: str) -> None:
     ],
 )  # fmt: skip
 def test_what_runs_for_others_or_names_peers_is_no_movement(signature: str, parameters: str, body: str) -> None:
-    assert captured(signature, parameters, body).movement is None
+    assert captured(signature, parameters, body).copy_program is None
 
 
 def test_a_guarded_movement_is_a_program() -> None:

@@ -210,12 +210,14 @@ def rendered(code: str, what: str, text: str, carets: str, why: str, hint: str) 
         ("M i32 f32", "TL102", "`f32` after `i32`", "      ^^^", "a tensor has one dtype", "keep one of them"),
         ("M offsets i32", "TL102", "`i32` after `offsets`", "          ^^^", FIRST, "write `i32 offsets`"),
         ("M int32", "TL102", "`int32` is no dtype here", "  ^^^^^", f"dtypes are {', '.join(ITEM_BYTES)}", "write `i32`"),
-        ("R+1", "TL102", "`R+1` computes with R", "^^^", "R is the axis of ranks; its size is their number", "name a size of its own"),
+        ("R+1", "TL102", "`R+1` computes with R", "^^^", "R is the axis of ranks; its size "
+                                                         "is their number", "name a size of its own"),
         ("M i32/R", "TL102", "`i32` is not a size", "  ^^^^^", "`i32` is the name of a dtype or a contract", "give the axis another name"),
         ("M 0", "TL102", "an axis of size 0", "  ^", "an axis has at least one element", "leave it out"),
         ("R/start", "TL103", "R is split by `start`", "  ^^^^^", "a rank holds whole slices of R", "write `R/R` or `R`"),
         ("M/K N", "TL103", "`M` is split over `K`", "  ^", BY, "write `M/R`, or two axes: `M K`"),
-        ("K, M/R N/R", "TL103", "`M/R` and `N/R` are both split", "   ^^^^^^^", "every element of a tensor has one owner, found from one axis", "split one axis of a tensor"),
+        ("K, M/R N/R", "TL103", "`M/R` and `N/R` are both split", "   ^^^^^^^", "every element of a tensor has "
+                                                                                "one owner, found from one axis", "split one axis of a tensor"),
     ],
 )  # fmt: skip
 def test_diagnosed_signatures(text: str, code: str, what: str, carets: str, why: str, hint: str) -> None:
@@ -249,5 +251,6 @@ def test_more_than_one_shape() -> None:
 
 
 def test_the_caret_is_in_its_line_of_a_longer_text() -> None:
-    text = rendered("TL101", "nothing splits this axis", "  K/ N", "   ^", SLASH, "write `K/R`, or the name of the table after the slash")  # fmt: skip
+    text = rendered("TL101", "nothing splits this axis", "  K/ N", "   ^", SLASH, "write `K/R`, or the name of "
+                                                                                  "the table after the slash")  # fmt: skip
     assert message(lambda: parse_signature("M K,\n  K/ N\n -> M", Loc("a.py", 7))) == text

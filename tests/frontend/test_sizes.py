@@ -1,5 +1,4 @@
 """Global sizes from the shapes that one rank sees."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -77,15 +76,18 @@ def said(
     [
         (
             "M K, K N", [(3, 5), (6, 7)], {},
-            ["TL204: `K` is 5 and 6", "  why: it is 5 by tensor 1, `M K`, and 6 by tensor 2, `K N`", "  do:  pass tensors that agree"],
+            ["TL204: `K` is 5 and 6", "  why: it is 5 by tensor 1, `M K`, and "
+                                      "6 by tensor 2, `K N`", "  do:  pass tensors that agree"],
         ),
         (
             "M/R K, M/R", [(3, 5), (4,)], {},
-            ["TL204: `M` is 12 and 16", "  why: it is 12 by tensor 1, `M/R K`, 3 on each of 4 ranks, and 16 by tensor 2, `M/R`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
+            ["TL204: `M` is 12 and 16", "  why: it is 12 by tensor 1, `M/R K`, 3 on each of 4 ranks, and 16 by "
+                                        "tensor 2, `M/R`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
         ),
         (
             "M/R K", [(4, 5)], {"M": 10},
-            ["TL204: `M` is 10 and 16", "  why: it is 10 by `M=10`, and 16 by tensor 1, `M/R K`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
+            ["TL204: `M` is 10 and 16", "  why: it is 10 by `M=10`, and 16 by tensor 1, "
+                                        "`M/R K`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
         ),
         (
             "M K", [(4, 5)], {"K": 6},
@@ -93,35 +95,43 @@ def said(
         ),
         (
             "e+1, e", [(4,), (4,)], {},
-            ["TL204: `e+1` is 5 and 4", "  why: it is 5 by the other sizes, and 4 by tensor 1, `e+1`", "  do:  pass tensors that agree"],
+            ["TL204: `e+1` is 5 and 4", "  why: it is 5 by the other sizes, and "
+                                        "4 by tensor 1, `e+1`", "  do:  pass tensors that agree"],
         ),
         (
             "T K, T*K", [(4, 2), (9,)], {},
-            ["TL204: `T*K` is 8 and 9", "  why: it is 8 by the other sizes, and 9 by tensor 2, `T*K`", "  do:  pass tensors that agree"],
+            ["TL204: `T*K` is 8 and 9", "  why: it is 8 by the other sizes, and "
+                                        "9 by tensor 2, `T*K`", "  do:  pass tensors that agree"],
         ),
         (
             "3 M", [(4, 2)], {},
-            ["TL204: `3` is 3 and 4", "  why: it is 3 by the other sizes, and 4 by tensor 1, `3 M`", "  do:  pass tensors that agree"],
+            ["TL204: `3` is 3 and 4", "  why: it is 3 by the other sizes, and "
+                                      "4 by tensor 1, `3 M`", "  do:  pass tensors that agree"],
         ),
         (
             "R M", [(3, 2)], {},
-            ["TL204: `R` is 4 and 3", "  why: it is 4 by the number of ranks, and 3 by tensor 1, `R M`", "  do:  pass tensors that agree"],
+            ["TL204: `R` is 4 and 3", "  why: it is 4 by the number of ranks, and "
+                                      "3 by tensor 1, `R M`", "  do:  pass tensors that agree"],
         ),
         (
             "R/R M", [(3, 2)], {},
-            ["TL204: `R/R` is 1 and 3", "  why: it is 1 by the signature, and 3 by tensor 1, `R/R M`", "  do:  pass tensors that agree"],
+            ["TL204: `R/R` is 1 and 3", "  why: it is 1 by the signature, and 3 "
+                                        "by tensor 1, `R/R M`", "  do:  pass tensors that agree"],
         ),
         (
             "M ..., N ...", [(3, 2), (4, 5)], {},
-            ["TL204: `_0` is 2 and 5", "  why: it is 2 by tensor 1, `M ...`, and 5 by tensor 2, `N ...`", "  do:  pass tensors that agree"],
+            ["TL204: `_0` is 2 and 5", "  why: it is 2 by tensor 1, `M ...`, and 5 "
+                                       "by tensor 2, `N ...`", "  do:  pass tensors that agree"],
         ),
         (
             "M K", [(3,)], {},
-            ["TL203: tensor 1, `M K` has 1 axis", "  why: its shape here is (3,); the signature says `M K`", "  do:  pass a tensor of 2 axes"],
+            ["TL203: tensor 1, `M K` has 1 axis", "  why: its shape here is (3,); the "
+                                                  "signature says `M K`", "  do:  pass a tensor of 2 axes"],
         ),
         (
             "M ...", [()], {},
-            ["TL203: tensor 1, `M ...` has 0 axes", "  why: its shape here is (); the signature says `M ...`", "  do:  pass a tensor of at least 1 axis"],
+            ["TL203: tensor 1, `M ...` has 0 axes", "  why: its shape here is (); the "
+                                                    "signature says `M ...`", "  do:  pass a tensor of at least 1 axis"],
         ),
         (
             "M, K", [(3,)], {},

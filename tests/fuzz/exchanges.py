@@ -1,6 +1,6 @@
 """Operators written at random: a program that pushes tiles to peers, and programs that take what has come.
 
-Most are one kernel and have brief plans, whose tensors come by the low-latency protocol where their rows are whole words. All
+Most are one kernel and have epoch-signalled plans, whose tensors come by the LL protocol where their rows are whole words. All
 are right as they are drawn; one may be spoilt in one line.
 """
 
@@ -19,7 +19,7 @@ from tilelink import Operator
 Parts = Sequence[torch.Tensor]
 """What each rank has."""
 VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "value": lambda x: x,  # a movement, which is no load and store
+    "value": lambda x: x,  # a copy program, which is no load and store
     "value * 2": lambda x: x * 2,
     "value - 1": lambda x: x - 1,
     "tl.where(value > 0, value, 1)": lambda x: torch.where(x > 0, x, torch.ones_like(x)),

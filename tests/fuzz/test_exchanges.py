@@ -1,4 +1,4 @@
-"""Calls of mostly one kernel, with and without the low-latency protocol: what is drawn right is proved and gives what torch
+"""Calls of mostly one kernel, with and without the LL protocol: what is drawn right is proved and gives what torch
 gives, bit for bit; what is spoilt is refused, or does the same all the same."""
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def run(
     note(what.text)
     calls = [(shape[0], shards(what, shape, dtype, ranks, k)) for k, shape in enumerate([*shapes, shapes[0]])]
     options = {"seed": seed, "straggler": seed % ranks, "delayed_stores": late, "device": Device(sms=workers)}
-    for way in (operator, operator.schedule(low_latency=False)):
+    for way in (operator, operator.schedule(ll=False)):
         found = outcome(lambda way=way: results(way, calls, captured=seed % 3 == 0, races=late, **options))
         if isinstance(found, TilelinkError):
             return found
@@ -158,7 +158,7 @@ def test_tensors_come_by_the_protocol_in_each_way() -> None:
     def words(made: tuple[Made, Operator]) -> bool:
         x = torch.empty(4, 16, dtype=torch.bfloat16)
         found = outcome(lambda: made[1].plan(x, topology=Topology(2), M=8 if made[0].sent.given == "M/R N" else 4))
-        return not isinstance(found, TilelinkError) and bool(found.low_latency)
+        return not isinstance(found, TilelinkError) and bool(found.ll)
 
     for sent in SENT:
         assert words(find(scheduled().filter(lambda made, sent=sent: made[0].sent is sent), words, settings=FIRST))

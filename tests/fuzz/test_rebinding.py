@@ -21,7 +21,7 @@ ROWS, COLUMNS = TILE
 TILED = {name: sms(M=ROWS, N=COLUMNS) for name in ("share", "first")}
 ONE: dict[str, Callable[[Operator], Operator]] = {
     "kernels": lambda op: op.schedule(TILED),
-    "low latency": lambda op: op.schedule(TILED, first=sms(M=ROWS, N=COLUMNS, joins="share")),
+    "LL protocol": lambda op: op.schedule(TILED, first=sms(M=ROWS, N=COLUMNS, joins="share")),
 }
 TWO: dict[str, Callable[[Operator], Operator]] = {
     "one worker": lambda op: op.schedule({p: sms(1, M=ROWS, N=COLUMNS) for p in ("share", "first", "last")}),
@@ -96,7 +96,7 @@ BOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["low latency", "one worker"])
+@pytest.mark.parametrize("way", ["LL protocol", "one worker"])
 @pytest.mark.parametrize("bound", BOUND)
 def test_names(bound: str, way: str) -> None:
     check(Text.of(BOUND[bound], BOUND[bound]), way)

@@ -44,8 +44,8 @@ def _where(piece: Piece) -> Did:
 
 
 def by_checker(text: Any, name: str, rank: int) -> Iterator[Did]:
-    """Of a certificate in which there is only this executor. A tile that waits for a bell twice has heard of it; what functions
-    of libraries read is theirs to say."""
+    """Of a certificate in which there is only this executor. A tile that waits for a doorbell twice has heard of it;
+    what functions of libraries read is theirs to say."""
     only = {**text, "ends": [], "executors": [{**e, "after": []} for e in text["executors"] if e["name"] == name]}
     heard, copied = set[Did](), {e["op"] for loop in only["executors"][0]["loops"] for e in _inside(loop["body"])}
     for e in check_certificate.Plan(only).events:

@@ -1,4 +1,4 @@
-"""Plans broken in one place by chance: signals, words, orders, tiles, buffers, credits, the host's sequence."""
+"""Plans broken in one place by chance: signals, flags, orders, tiles, buffers, credits, the host's sequence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.mutants.bodies import with_body, with_op
 from tests.mapping.plans import with_channel, with_step
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
-from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Transfer
+from tilelink.ir.host import CallEntry, Fork, HostStep, Join, Keep, Launch, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
@@ -67,7 +67,7 @@ def other_peer(rng: random.Random, plan: Plan) -> Plan | None:
 
 def late_signal(rng: random.Random, plan: Plan) -> Plan | None:
     """A wait behind everything that its program does, or a notify before all but the first op."""
-    kept = [s for s in plan.signals if s.action != "elided" and plan.step(s.path).step.program.movement is None]
+    kept = [s for s in plan.signals if s.action != "elided" and plan.step(s.path).step.program.copy_program is None]
     s = _one(rng, tuple(kept))
     if s is None:
         return None
@@ -89,7 +89,7 @@ def _moved(body: tuple[Op, ...], op: Op) -> tuple[Op, ...]:
     return tuple(out)
 
 
-# ------------------------------------------------------------------------------------------------------------------ words
+# ------------------------------------------------------------------------------------------------------------------ flags
 def other_target(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, plan.channels)
     if c is None:
@@ -181,12 +181,12 @@ def _parts(g: GridAxis) -> Iterator[GridAxis]:
 
 
 def own_left_out(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.step.program.movement is not None))
+    s = _one(rng, tuple(s for s in plan.steps if s.step.program.copy_program is not None))
     return None if s is None else with_step(plan, s.path, skip_own=not s.skip_own)
 
 
 def other_direction(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.step.program.movement is not None and s.into is None))
+    s = _one(rng, tuple(s for s in plan.steps if s.step.program.copy_program is not None and s.into is None))
     return None if s is None else with_step(plan, s.path, push=not s.push)
 
 
@@ -277,7 +277,7 @@ def other_stream(rng: random.Random, plan: Plan) -> Plan | None:
 
 def entered_elsewhere(rng: random.Random, plan: Plan) -> Plan | None:
     """The call is entered by other kernels than those that it is."""
-    h = _one(rng, tuple(h for h in plan.host if isinstance(h, Enter)))
+    h = _one(rng, tuple(h for h in plan.host if isinstance(h, CallEntry)))
     if h is None or not plan.kernels:
         return None
     kernels = rng.choice([(), h.kernels[1:], (*h.kernels, plan.kernels[0].name)])
@@ -305,17 +305,17 @@ def more_workers(rng: random.Random, plan: Plan) -> Plan | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- fused steps
-def other_behind(rng: random.Random, plan: Plan) -> Plan | None:
+def other_deferred(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.into is not None))
-    return None if s is None else with_step(plan, s.path, behind=not s.behind)
+    return None if s is None else with_step(plan, s.path, deferred=not s.deferred)
 
 
-def other_pieces(rng: random.Random, plan: Plan) -> Plan | None:
+def other_subtiles(rng: random.Random, plan: Plan) -> Plan | None:
     """Of a step that notifies nobody: others are taken whole (TL607), also where its notifies are given to no rank."""
     told = {s.path for s in plan.signals if s.action == "notify"}
     found = (s for s in plan.steps if s.into is not None and (s.grid[-1].tile or 1) > 1 and s.path not in told)
     s = _one(rng, tuple(found))
-    return None if s is None else with_step(plan, s.path, pieces=2 if s.pieces == 1 else 1)
+    return None if s is None else with_step(plan, s.path, subtiles=2 if s.subtiles == 1 else 1)
 
 
 def not_forwarded(rng: random.Random, plan: Plan) -> Plan | None:
@@ -328,12 +328,14 @@ def other_rows(rng: random.Random, plan: Plan) -> Plan | None:
     return None if s is None else with_step(plan, s.path, own_rows=False)
 
 
-# --------------------------------------------------------------------------------------------------------------------- bells
-def other_bells(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.channels if c.bells))
+# ----------------------------------------------------------------------------------------------------------------- doorbells
+def other_doorbells(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, tuple(c for c in plan.channels if c.doorbells))
     if c is None:
         return None
-    return with_channel(plan, c.tensor, **rng.choice([{"rings": None}, {"counted": not c.counted}, {"bells": False}]))
+    return with_channel(
+        plan, c.tensor, **rng.choice([{"rings": None}, {"counted": not c.counted}, {"doorbells": False}])
+    )
 
 
 def brought_along(rng: random.Random, plan: Plan) -> Plan | None:
@@ -356,7 +358,7 @@ CORRUPTIONS: dict[str, Corruption] = {
         drop_signal, late_signal, other_addressee, other_peer, other_target, other_guard, weaker_scope, other_writers, other_span,
         other_kind, other_order, fewer_tiles, same_tile, other_tile, own_left_out, other_direction, smaller_buffer,
         no_credit, one_slot, fewer_slots, fewer_credits, host_step, host_order, host_moved, host_twice, other_stream,
-        entered_elsewhere, other_turns, more_workers, other_behind, other_pieces, not_forwarded, other_rows, other_bells,
+        entered_elsewhere, other_turns, more_workers, other_deferred, other_subtiles, not_forwarded, other_rows, other_doorbells,
         brought_along,
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Plans to verify: the operators of the library in every form, on worlds of any size, without tensors."""
+"""Plans to verify: the operators of the library in every form, for any number of ranks, without tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of tile programs wired at random, placed at random, on small worlds: what the proof and the oracle look at."""
+"""Chains of tile programs wired at random, placed at random, on few ranks: what the proof and the oracle look at."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def sound_plan(rng: random.Random) -> tuple[str, Plan] | None:
         name = rng.choice(sorted(forms()))
         op, placements = forms(tile)[name]
         if rng.random() < 0.5:
-            placements = {n: replace(p, behind=None) if isinstance(p, Fused) else p for n, p in placements.items()}
+            placements = {n: replace(p, deferred=None) if isinstance(p, Fused) else p for n, p in placements.items()}
         sizes = {"M": rows, "K": 3, "N": columns}
     else:
         recipe = recipe_of(rng)
@@ -176,5 +176,5 @@ def sound_plan(rng: random.Random) -> tuple[str, Plan] | None:
 
 
 REFUSED = ("TL305", "TL311", "TL321", "TL325", "TL334")
-"""What the planner may say: a result that others write, words for no tensor, engines at odds, pieces that others wait for, a
+"""What the planner may say: a result that others write, flags for no tensor, engines at odds, pieces that others wait for, a
 pull of what others push."""

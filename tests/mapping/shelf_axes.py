@@ -1,4 +1,4 @@
-"""Operators of two axes of ranks, wired and placed at random on small worlds: what the proof and the oracle look at."""
+"""Operators of two axes of ranks, wired and placed at random on few ranks: what the proof and the oracle look at."""
 
 from __future__ import annotations
 

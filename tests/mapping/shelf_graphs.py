@@ -1,4 +1,4 @@
-"""Operators that are no chains, wired and placed at random on small worlds: what the proof and the oracle look at.
+"""Operators that are no chains, wired and placed at random on few ranks: what the proof and the oracle look at.
 
 A tensor may have several readers, a program several inputs that peers bring or several outputs, an operator several results
 and other operators inside it. Steps are placed by what their programs are, so the same placer takes operators of the library.
@@ -17,7 +17,7 @@ from tests.mapping.plans import plan_of, wiring_of
 from tests.mapping.shelf import double, local, patient, rowwise
 from tests.mapping.shelf_axes import columns
 from tests.operators.language import elsewhere, matmul_rs, ring_gather, scatter_dma
-from tilelink import Operator, by_runs, copy_engine, fused, library, operator, ops, sms
+from tilelink import Operator, by_panels, copy_engine, fused, library, operator, ops, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Tiles, walk
@@ -223,13 +223,13 @@ def placed(rng: random.Random, wiring: Wiring, tile: int) -> dict[str, Placement
     found: dict[str, Placement] = {}
     for step in wiring.steps:
         hosts = [m for m in dict.fromkeys(_makers(step, wiring)) if isinstance(found.get(m), Sms)]
-        if step.program.movement is not None:
+        if step.program.copy_program is not None:
             found[step.path] = _moving(rng, step, tile, hosts, kept=step.moved_to in wiring.results)
         else:
             leads = [path for path, p in found.items() if isinstance(p, Sms) and _leads(p, wiring, path)]
             found[step.path] = _computing(rng, step, wiring, tile, hosts, leads)
     for p in [*found.values()]:
-        host = found.get(p.into) if isinstance(p, Fused) and p.behind is not False else None
+        host = found.get(p.into) if isinstance(p, Fused) and p.deferred is not False else None
         if isinstance(p, Fused) and isinstance(host, Sms) and rng.random() < 0.7:
             found[p.into] = replace(host, order=("ring+1",))  # own rows last: what comes behind is of them
     return found
@@ -238,19 +238,19 @@ def placed(rng: random.Random, wiring: Wiring, tile: int) -> dict[str, Placement
 def _makers(step: Step, wiring: Wiring) -> list[str]:
     """Who computes what a step takes, also where it is moved in between."""
     found = [p for t in step.takes for p in wiring.producers(t) if p is not step]
-    return [path for p in found for path in ([p.path] if p.program.movement is None else _makers(p, wiring))]
+    return [path for p in found for path in ([p.path] if p.program.copy_program is None else _makers(p, wiring))]
 
 
 def _leads(p: Sms, wiring: Wiring, path: str) -> bool:
-    moves = next(s for s in wiring.steps if s.path == path).program.movement is not None
+    moves = next(s for s in wiring.steps if s.path == path).program.copy_program is not None
     return not moves and p.count is None and p.joins is None and not p.own_kernel
 
 
 def _moving(rng: random.Random, step: Step, tile: int, hosts: list[str], *, kept: bool) -> Placement:
     """`kept`: it makes a result, which peers cannot reach."""
-    assert step.program.movement is not None
+    assert step.program.copy_program is not None
     size: dict[str, Any] = {d: tile * rng.choice([1, 1, 2, 3]) for d in _dims(step)[:1]} if rng.random() < 0.8 else {}
-    if step.program.movement.pinned:
+    if step.program.copy_program.pinned:
         return copy_engine(streams=rng.choice([1, 1, 2]), **size)
     kind = rng.choice(["sms", "sms", "engine", "engine", *(["fused"] * 2 if hosts and not kept else [])])
     push = False if kept else rng.choice([None, None, True, False])
@@ -268,7 +268,7 @@ def _computing(
     kind = rng.random()
     if hosts and kind < 0.35:
         pieces: dict[str, Any] = dict.fromkeys(_dims(step)[-1:], tile // 2) if tile > 1 and rng.random() < 0.2 else {}
-        return fused(rng.choice(hosts), behind=rng.choice([False, None, True]), **pieces)
+        return fused(rng.choice(hosts), deferred=rng.choice([False, None, True]), **pieces)
     if kind < 0.6 and (called := _called(rng, step, wiring, tile)) is not None:
         return called
     size: dict[str, Any] = {d: tile * rng.choice([1, 1, 1, 2]) for d in _dims(step)}
@@ -280,7 +280,7 @@ def _computing(
 
 
 def _called(rng: random.Random, step: Step, wiring: Wiring, tile: int) -> Library | None:
-    """In a library function, of whole tiles or by runs; None: neither way."""
+    """In a library function, of whole tiles or by panels; None: neither way."""
     size: dict[str, Any] = {d: rng.choice([tile, tile + 1]) for d in _dims(step) if rng.random() < 0.7}
     for made in (library("torch.mm", streams=rng.choice([1, 2]), **size), library(_by_runs, **size)):
         if unsuitable(step, wiring, made) is None:
@@ -288,7 +288,7 @@ def _called(rng: random.Random, step: Step, wiring: Wiring, tile: int) -> Librar
     return None
 
 
-@by_runs(merge=lambda parts, *, out: None)
+@by_panels(merge=lambda parts, *, out: None)
 def _by_runs(*_inputs: Any, at: Any) -> Any:
     """Nothing: plans are not run here."""
 

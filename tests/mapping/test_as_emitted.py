@@ -103,7 +103,7 @@ def test_pieces_make_the_tile(ranks: int, rows: int, columns: int, tile: int, pi
     """In order, none longer than asked for, together all columns of the host's tile; proof and oracle agree."""
     assume(piece < tile)
     plan = reduced(ranks, rows, columns, tile, piece, scatter)
-    assert plan.step("reduce").pieces == tile // piece
+    assert plan.step("reduce").subtiles == tile // piece
     asked(plan)
     written: dict[int, list[tuple[int, int]]] = {}
     for event in (e for e in events_of(plan) if e.kind == "write" and e.what == plan.wiring.results[0]):
@@ -118,16 +118,16 @@ def test_pieces_make_the_tile(ranks: int, rows: int, columns: int, tile: int, pi
 
 def test_pieces_that_do_not_make_the_tile() -> None:
     plan = reduced(2, 4, 8, 8, 4)
-    spoilt = with_step(plan, "reduce", pieces=3)
+    spoilt = with_step(plan, "reduce", subtiles=3)
     assert_refused(spoilt, "TL604")
 
 
 def test_pieces_that_each_notify() -> None:
-    """Words are counted in tiles."""
+    """Flags are counted in tiles."""
     plan = reduced(2, 4, 8, 8, 4)
     assert_right(with_signal(plan, "reduce", "out", "elided"))
     ring = plan_of(
         gemm_rs, 2, {"M": 4, "K": 3, "N": 8}, scatter=fused("matmul"), matmul=sms(M=2, N=8, K=4, order="ring+1")
     )
-    spoilt = with_step(ring, "scatter", pieces=2)
+    spoilt = with_step(ring, "scatter", subtiles=2)
     assert_refused(spoilt, "TL607")

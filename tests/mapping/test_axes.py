@@ -1,4 +1,4 @@
-"""Ranks with several axes: each step speaks of one, and the proof holds for the world that all of them span."""
+"""Ranks with several axes: each step speaks of one, and the proof holds for the ranks that all of them span."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def two_levels(name: str, nodes: int, gpus: int, n: int = 0, g: int = 0, **place
     return plan_along(LEVELS[name].schedule(placements), axes, sizes, network=("NODE",))
 
 
-# ------------------------------------------------------------------------------------------------------------------- worlds
+# ----------------------------------------------------------------------------------------------------------------- backends
 def test_lines_of_a_grid() -> None:
     grid = Topology(6, axes=(RankAxis("NODE", 2, "network"), RankAxis("GPU", 3)))
     assert [(grid.at(r, "NODE"), grid.at(r, "GPU")) for r in range(6)] == [
@@ -54,8 +54,8 @@ def test_lines_of_a_grid() -> None:
 def test_each_step_has_an_axis_and_peers_along_it() -> None:
     plan = two_levels("gather", 2, 3)
     assert {s.path: s.axis for s in plan.steps} == {"across": "NODE", "inside": "GPU", "keep": "GPU"}
-    words = {c.tensor: [(a.kind, a.over) for a in c.axes if a.axis is not None] for c in plan.channels}
-    assert words["across_dst"][:2] == [("unit", "NODE"), ("part", "GPU")]
+    flags = {c.tensor: [(a.kind, a.over) for a in c.axes if a.axis is not None] for c in plan.channels}
+    assert flags["across_dst"][:2] == [("unit", "NODE"), ("part", "GPU")]
     contexts = {k.name: [(a.name, a.along) for a in k.args if a.kind == "context"] for k in emitted(plan).kernels}
     # The first kernel enters the call, which is everybody's affair.
     assert contexts["across"] == [("NODE_ctx", "NODE"), ("ctx", "R")]
@@ -69,7 +69,7 @@ def test_two_levels_are_proved_and_right(name: str, nodes: int, gpus: int, n: in
     assert_right(two_levels(name, nodes, gpus, n, g))
 
 
-def test_a_large_world_is_proved() -> None:
+def test_many_ranks_are_proved() -> None:
     plan = plan_along(LEVELS["gather"], {"NODE": 16, "GPU": 8}, {"n": 16, "g": 8, "M": 64, "K": 8})
     assert verify(plan).ok
 

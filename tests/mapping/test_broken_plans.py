@@ -23,7 +23,7 @@ from tests.mapping.plans import (
 from tests.selection import sampled
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
-from tilelink.ir.host import Enter, Fork, Join, Launch, Stage
+from tilelink.ir.host import CallEntry, Fork, Join, Launch, Stage
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import CopyEngine, Placement, Sms
 from tilelink.mapping.judge import judge
@@ -56,7 +56,7 @@ def test_a_target_that_is_one_too_great(name: str, tensor: str) -> None:
 
 
 def test_a_target_that_is_too_small() -> None:
-    """Chunks of two tiles by two columns of tiles: four notifies a word."""
+    """Chunks of two tiles by two columns of tiles: four notifies a flag."""
     plan = small(CHUNKS)
     assert assert_refused(with_channel(plan, "matmul_out", target=F.of(1)), "TL607").message == (
         "flag 1 of `matmul_out` on rank 0 is signalled 6 times, and expects 1"  # rank 0 keeps flag 0
@@ -72,15 +72,15 @@ def test_a_notify_to_everyone_where_one_rank_waits() -> None:
     assert_refused(with_signal(small("ag_gemm push"), "gather", "rows", "notify", to="self"), "TL607")
 
 
-def test_a_word_that_is_longer_than_its_target_knows() -> None:
+def test_a_flag_that_is_longer_than_its_target_knows() -> None:
     assert_refused(with_axis(small(EPILOGUE), "dst", 1, span=3), "TL607")
 
 
-def test_words_counted_over_all_rows_instead_of_each_part() -> None:
+def test_flags_counted_over_all_rows_instead_of_each_part() -> None:
     assert_refused(with_axis(form(EPILOGUE, 3, {"M": 13, "K": 4, "N": 6}, 2), "dst", 1, kind="plain"), "TL607")
 
 
-def test_a_copy_engine_with_two_tiles_to_a_word() -> None:
+def test_a_copy_engine_with_two_tiles_to_a_flag() -> None:
     plan = form("ag_gemm copy engine push", 2, {"M": 16, "K": 4, "N": 4}, 2)
     axis = plan.channel("rows").axes[0]
     wide = replace(axis, span=8)
@@ -88,8 +88,8 @@ def test_a_copy_engine_with_two_tiles_to_a_word() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- waits
-def test_a_chunk_longer_than_its_words_waits_for_all_of_them() -> None:
-    """Words of two rows, and chunks of a whole part: no mistake, only more words to look at."""
+def test_a_chunk_longer_than_its_flags_waits_for_all_of_them() -> None:
+    """Flags of two rows, and chunks of a whole part: no mistake, only more flags to look at."""
     plan = small("gemm_rs push")
     grid = tuple(replace(g, tile=None) if g.kind == "cut" else g for g in plan.step("scatter").grid)
     order, total = decode(grid, ("row",))
@@ -97,7 +97,7 @@ def test_a_chunk_longer_than_its_words_waits_for_all_of_them() -> None:
     assert_right(longer)
 
 
-def test_a_copy_engine_with_two_words_to_a_tile() -> None:
+def test_a_copy_engine_with_two_flags_to_a_tile() -> None:
     """It sets the first of them, and nobody waits for the second."""
     plan = form("gemm_rs copy engine", 2, {"M": 16, "K": 4, "N": 4}, 2)
     asked(with_axis(plan, "dst", 1, span=2))
@@ -106,7 +106,7 @@ def test_a_copy_engine_with_two_words_to_a_tile() -> None:
 # -------------------------------------------------------------------------------------------------------- dropped signals
 @pytest.mark.parametrize("name", sampled(sorted(forms())))
 def test_no_signal_can_be_left_out(name: str) -> None:
-    """Every wait and notify that became words is needed: the reasons for leaving signals out do not hold for it."""
+    """Every wait and notify that became flags is needed: the reasons for leaving signals out do not hold for it."""
     plan = small(name)
     kept = [s for s in plan.signals if s.action in ("await", "notify", "ready")]
     assert kept
@@ -149,7 +149,7 @@ def test_a_stage_that_is_never_filled() -> None:
 def test_a_kernel_that_is_never_launched() -> None:
     plan = small("gemm_rs push")
     *first, _ = [h for h in plan.host if isinstance(h, Launch)]
-    host = (Enter(tuple(h.kernel for h in first)), *first)
+    host = (CallEntry(tuple(h.kernel for h in first)), *first)
     assert assert_refused(replace(plan, host=host), "TL609").message == "`reduce` is started 0 times in a call"
 
 
@@ -157,19 +157,19 @@ def test_a_call_that_goes_on_behind_its_end() -> None:
     """The kernel that raises what waits count from is the last one."""
     plan = small("gemm_rs pull")
     enter = plan.host[0]
-    assert isinstance(enter, Enter)
+    assert isinstance(enter, CallEntry)
     assert len(enter.kernels) == 2
     for kernels in (enter.kernels[:1], enter.kernels[::-1], (*enter.kernels, "another")):
-        error = assert_refused(replace(plan, host=(Enter(kernels), *plan.host[1:])), "TL609")
+        error = assert_refused(replace(plan, host=(CallEntry(kernels), *plan.host[1:])), "TL609")
         assert error.message == "the kernels that begin and end the call are not all that there is of it"
 
 
 @pytest.mark.parametrize("moved", [sms(2, M=2, push=False), copy_engine(push=False)], ids=["workers", "stream"])
-def test_a_call_without_words_begins_too(moved: Placement) -> None:
+def test_a_call_without_flags_begins_too(moved: Placement) -> None:
     """What says that an argument is ready is the number of the call."""
     op = operator("M/R N -> M N", name="alone")(lambda x: gather(x))
     plan = plan_of(op, 2, {"M": 4, "N": 2}, gather=moved)
-    assert (plan.channels, isinstance(plan.host[0], Enter)) == ((), True)
+    assert (plan.channels, isinstance(plan.host[0], CallEntry)) == ((), True)
     assert_refused(replace(plan, host=plan.host[1:]), "TL609")
 
 
@@ -278,7 +278,7 @@ def test_a_kernel_that_starts_behind_one_that_waits_for_it() -> None:
     assert_refused(replace(plan, host=host), "TL605")
 
 
-def test_the_circle_of_a_large_world_is_found() -> None:
+def test_the_cycle_of_many_ranks_is_found() -> None:
     tile = sms(M=128, N=256, K=64, order=("ring", "group 8"))
     sizes = {"M": 64 * 1024, "K": 512, "N": 4096}
     plan = plan_of(gemm_rs, 64, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile)
@@ -308,7 +308,7 @@ def test_a_copy_engine_that_waits_for_own_rows_first() -> None:
 
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_part_by_part_is_slow_but_ends(order: str) -> None:
-    """Each round of parts waits for the one before: in a world of many tiles, and in one in which each can be looked at."""
+    """Each round of parts waits for the one before: with many tiles, and in one in which each can be looked at."""
     for ranks, sizes, tile in ((3, SIZES, 2), (16, {"M": 16 * 997, "K": 64, "N": 1024}, 64)):
         made = sms(M=tile, N=tile, K=tile, order=order)
         plan = plan_of(gemm_rs, ranks, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=made)

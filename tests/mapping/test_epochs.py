@@ -58,7 +58,7 @@ def of_all(rows: Any, mine: Any, out: Any) -> None:
     ids=["all", "some send nothing", "some wait for nothing"],
 )
 def test_who_sends_nothing_is_not_heard_and_who_has_no_tile_hears_nobody(sizes: dict[str, int], heard: bool) -> None:
-    """Each rank's rows have a word of their own, which exists whether or not anybody raises it or waits for it."""
+    """Each rank's rows have a flag of their own, which exists whether or not anybody raises it or waits for it."""
     op = operator("M/R N, T/R N -> T/R N", name="of_every_rank")(lambda x, mine: of_all(gather(x), mine))
     plan = plan_of(op, 3, {**sizes, "N": 2}, gather=sms(2, M=2, push=True), of_all=sms(T=2, N=2))
     assert [c.implied_by is not None for c in plan.credits] == [heard]

@@ -16,7 +16,7 @@ from tests.mapping.shelf_graphs import both, sound_plan
 from tests.operators.language import gemm_rs_epilogue
 from tilelink import copy_engine, fused, library, operator, sms
 from tilelink.errors import TilelinkError
-from tilelink.ir.host import Keep, Leave, Stage, Transfer
+from tilelink.ir.host import CallExit, Keep, Stage, Transfer
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Tiles, walk
 from tilelink.ops import gemm_rs
@@ -30,15 +30,15 @@ def _features(plan: Plan) -> set[str]:
     readers = Counter(t for s in plan.wiring.steps for t in {*s.takes})
     for s in plan.steps:
         loops = [op for op in walk(s.step.program.body) if isinstance(op, Tiles)]
-        movement = s.step.program.movement
+        copy_program = s.step.program.copy_program
         has = {
-            "behind": s.behind,
+            "deferred": s.deferred,
             "joins": s.joins is not None,
-            "by runs": s.by_runs,
+            "by panels": s.by_panels,
             "sort key": s.sort_key is not None,
-            "own kernel": s.own_kernel and movement is None,
+            "own kernel": s.own_kernel and copy_program is None,
             "two parts in place": len(s.in_place) > 1,
-            "pinned": movement is not None and movement.pinned,
+            "pinned": copy_program is not None and copy_program.pinned,
             "a part of a loop": any(op.stop is not None for op in loops),
             "two outputs": len(s.step.makes) > 1,
             "inside": "." in s.path,
@@ -58,8 +58,8 @@ def test_the_plans_have_what_chains_have_not() -> None:
         f for k in range(400) if (made := sound_plan(random.Random(k))) is not None for f in _features(made[1])
     )
     wanted = {
-        "joins", "by runs", "sort key", "own kernel", "pinned", "a part of a loop", "two outputs", "inside",
-        "several readers", "several results", "owner map", "two parts in place", "behind", "Keep", "Stage", "Leave",
+        "joins", "by panels", "sort key", "own kernel", "pinned", "a part of a loop", "two outputs", "inside",
+        "several readers", "several results", "owner map", "two parts in place", "deferred", "Keep", "Stage", "CallExit",
     }  # fmt: skip
     assert {f: seen[f] for f in wanted if seen[f] < 3} == {}
 
@@ -114,10 +114,10 @@ def test_what_peers_pull_and_this_rank_reads() -> None:
 
 
 def test_a_function_waits_once_for_what_it_takes_twice() -> None:
-    """Its stream's bell is rung once, and waited for once."""
+    """Its stream's doorbell is rung once, and waited for once."""
     op = operator("M N", name="itself")(lambda x: both(made := double(x), made))
     plan = plan_of(op, 1, {"M": 4, "N": 2}, double=sms(M=2, N=2), both=library("torch.add", M=4))
-    assert any(c.bells for c in plan.channels)
+    assert any(c.doorbells for c in plan.channels)
     assert_right(plan)
 
 
@@ -146,26 +146,26 @@ def test_a_step_takes_from_registers_what_its_host_has_there() -> None:
 
 
 def behind(order: str = "ring+1") -> Plan:
-    placements = {"scatter": copy_engine(M=2), "reduce": fused("matmul", behind=None)}
+    placements = {"scatter": copy_engine(M=2), "reduce": fused("matmul", deferred=None)}
     return plan_of(gemm_rs, 2, {"M": 8, "K": 2, "N": 2}, matmul=sms(M=2, N=2, K=2, order=order), **placements)
 
 
-def test_tickets_stand_for_own_rows() -> None:
+def test_work_indices_stand_for_own_rows() -> None:
     """Tiles that come behind their host's are the host's last ones: another order makes them others."""
     plan, other = behind(), behind("row")
     assert_right(plan)
-    assert plan.step("reduce").behind
-    assert not other.step("reduce").behind
-    spoilt = with_step(other, "reduce", behind=True)
+    assert plan.step("reduce").deferred
+    assert not other.step("reduce").deferred
+    spoilt = with_step(other, "reduce", deferred=True)
     assert_refused(spoilt, "TL604")
 
 
-def test_tickets_are_drawn_by_workers_of_their_host() -> None:
+def test_work_indices_are_drawn_by_workers_of_their_host() -> None:
     tiles = sms(M=2, N=2, K=2, order="ring+1")
     plan = plan_of(gemm_rs, 2, {"M": 8, "K": 2, "N": 2}, matmul=tiles, scatter=sms(2, M=2), reduce=fused("matmul"))
     assert len(plan.kernels) == 1
     assert_right(plan)
-    spoilt = with_step(plan, "reduce", behind=True)
+    spoilt = with_step(plan, "reduce", deferred=True)
     assert_refused(spoilt, "TL604")
 
 
@@ -182,7 +182,7 @@ def test_what_comes_behind_where_somebody_waits(waits: str) -> None:
     placements = {"matmul": tiles, "scatter": copy_engine(M=2), "reduce": fused("matmul")}
     placements["back" if waits == "others" else "gather"] = moved
     plan = plan_of(operator(signature, name="whole")(body), 2, {"M": 8, "K": 2, "N": 2}, **placements)
-    assert_right(with_step(plan, "reduce", behind=True))
+    assert_right(with_step(plan, "reduce", deferred=True))
 
 
 @pytest.mark.parametrize("kind", [Stage, Keep])
@@ -197,10 +197,12 @@ def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
     assert_refused(spoilt, "TL609")
 
 
-def test_a_stream_that_waits_for_a_word_needs_an_sm() -> None:
-    """A bell is waited for without: so the matmul may have all SMs, and may not where there are words instead."""
+def test_a_stream_that_waits_for_a_flag_needs_an_sm() -> None:
+    """A doorbell is waited for without: so the matmul may have all SMs, and may not where there are flags instead."""
     plan = behind()
-    spoilt = replace(plan, channels=tuple(replace(c, bells=False, counted=False, guard=None) for c in plan.channels))
+    spoilt = replace(
+        plan, channels=tuple(replace(c, doorbells=False, counted=False, guard=None) for c in plan.channels)
+    )
     assert plan.workers == plan.topology.device.sms
     assert_right(plan)
     assert_refused(spoilt, "TL613")
@@ -225,7 +227,7 @@ def test_a_rank_leaves_a_call_once() -> None:
     op = operator("M/R N", name="ends")(lambda x: double(gather(x)))
     moved = sms(2, M=2, push=False)
     plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=moved, double=sms(M=4, N=2))
-    assert isinstance(plan.host[-1], Leave)
+    assert isinstance(plan.host[-1], CallExit)
     spoilt = replace(plan, host=(*plan.host[:1], plan.host[-1], *plan.host[1:]))
     assert_right(plan)
     assert_refused(spoilt, "TL609")

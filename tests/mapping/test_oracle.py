@@ -96,4 +96,4 @@ def test_who_has_no_tile_reads_nothing() -> None:
 def test_the_plans_are_spoilt_in_every_way() -> None:
     """Two ways fit few plans; they have tests of their own."""
     spoilt = {a.spoilt for block in range(BLOCKS) for a in looked_at(block)}
-    assert {*CORRUPTIONS} - spoilt <= {"other_pieces", "brought_along"}
+    assert {*CORRUPTIONS} - spoilt <= {"other_subtiles", "brought_along"}

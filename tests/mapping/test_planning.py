@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""What the planner derives: words as long as a copy engine needs them, targets of several notifies, credits, guards."""
+"""What the planner derives: flags as long as a copy engine needs them, targets of several notifies, credits, guards."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.mapping import oracle
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import Sizes, plan_of, with_axis
 from tests.operators import language, loops
-from tests.operators.test_movements import made_and_gathered
+from tests.operators.test_copy_programs import made_and_gathered
 from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.engine import WORKERS
-from tilelink.ir.host import Enter, Launch
+from tilelink.ir.host import CallEntry, Launch
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
@@ -75,17 +75,19 @@ def test_chunks_of_what_a_program_makes_of_its_own_part(chunk: int, made: int, r
         assert_right(plan)
 
 
-def test_words_where_a_copy_engine_says_how_long_they_are() -> None:
-    """Who gives it words too is told why not."""
+def test_flags_where_a_copy_engine_says_how_long_they_are() -> None:
+    """Who gives it flags too is told why not."""
     error = refused(gemm_rs, 2, SIZES, channels={"matmul_out": 64}, scatter=copy_engine(M=16), matmul=TILE)
     assert (error.code, error.message) == (
         "TL321",
-        "the schedule gives words to `matmul_out`, whose words are the tiles of `scatter`",
+        "the schedule gives flags to `matmul_out`, whose flags are the tiles of `scatter`",
     )
-    assert error.why == "a copy engine waits for one bell before each copy, so each of its tiles has a word of its own"
+    assert (
+        error.why == "a copy engine waits for one doorbell before each copy, so each of its tiles has a flag of its own"
+    )
     error = refused(ag_gemm, 2, SIZES, channels={"rows": 64}, gather=copy_engine(M=16, push=True), matmul=TILE)
-    assert error.why == "a copy engine sets one word behind each copy, so each of its tiles has a word of its own"
-    assert error.hint == "leave `rows` out of `channels`; the tile of `gather` sets how long its words are"
+    assert error.why == "a copy engine sets one flag behind each copy, so each of its tiles has a flag of its own"
+    assert error.hint == "leave `rows` out of `channels`; the tile of `gather` sets how long its flags are"
     assert_right(plan_of(ag_gemm, 2, SIZES, channels={"rows": 64}, gather=sms(2, M=16), matmul=TILE))
 
 
@@ -108,7 +110,7 @@ def kernels_of(plan: Plan) -> list[tuple[tuple[str, int | None], ...]]:
 
 
 def test_a_computing_step_with_a_number_of_sms_leads_a_kernel() -> None:
-    """So that a movement on SMs runs beside it, and not before it."""
+    """So that a copy program on SMs runs beside it, and not before it."""
     tile = sms(9, M=16, N=16, K=16, order="ring+1")
     plan = plan_of(ag_gemm, 2, SIZES, gather=sms(2, M=16, order="ring"), matmul=tile)
     assert kernels_of(plan) == [(("gather", 2), ("matmul", 9))]
@@ -153,7 +155,7 @@ def test_steps_without_a_number_of_sms_take_turns(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None:
-    """One kernel that begins and ends the call, where two would, with a movement between the steps; and a third step."""
+    """One kernel that begins and ends the call, where two would, with a copy program between the steps; and a third step."""
     sizes, tile = {"M": 32, "K": 8, "N": 16}, {"M": 4, "N": 16}
     apart, joined = (
         plan_of(gemm_rs, ranks, sizes, matmul=TILE, scatter=sms(M=4), reduce=sms(**tile, joins=name))
@@ -162,7 +164,7 @@ def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None
     assert len(apart.kernels) == 2
     (kernel,) = joined.kernels
     assert kernel.in_turn == ("matmul", "scatter", "reduce")
-    assert joined.host == (Enter((kernel.name,)), Launch(kernel.name, 0))
+    assert joined.host == (CallEntry((kernel.name,)), Launch(kernel.name, 0))
     assert_right(joined)
     turned = replace(joined, kernels=(replace(kernel, roles=kernel.roles[::-1]),))
     oracle.assert_refused(turned, "TL605")
@@ -232,7 +234,7 @@ def test_a_copy_engine_moves_bytes_as_they_are() -> None:
     error = refused(of_two_dtypes, 2, {"M": 8, "K": 4}, widened=copy_engine(push=False))
     assert (error.code, error.message) == ("TL312", "`widened` cannot be placed on a copy engine")
     x = torch.randn(4, 8).bfloat16()
-    plan = of_two_dtypes.plan(x, topology=Topology(2, device=Device(sms=4), world="peer"))
+    plan = of_two_dtypes.plan(x, topology=Topology(2, device=Device(sms=4), backend="peer"))
     assert plan.step("widened").engine is WORKERS
     for got in of_two_dtypes(list(x.split(2))):
         assert torch.equal(got, x.float())
@@ -261,7 +263,7 @@ def test_a_pull_whose_reader_is_fused(engine: Placement) -> None:
 # ----------------------------------------------------------------------------------------------------------------- credits
 @pytest.mark.parametrize("push", [True, False])
 def test_credits_that_only_what_is_waited_for_implies(push: bool) -> None:
-    """Every rank raises words of every rank, but a causal loop waits for those before it only."""
+    """Every rank raises flags of every rank, but a causal loop waits for those before it only."""
     for ranks in (1, 2, 4):
         moved = sms(2, M=8, push=push)
         plan = plan_of(loops.window, ranks, {"M": 48, "K": 16}, gather=moved, between=sms(S=8, M=8, K=16))
@@ -289,10 +291,10 @@ def test_a_rank_that_stores_its_own_and_hands_on_others(ranks: int, rows: int) -
     )
     assert_right(plan)
     channel = plan.channel("rows")
-    words = int(F.evaluate(channel.words, plan.env(0)))
+    flags = int(F.evaluate(channel.flags, plan.env(0)))
     for rank in range(ranks):
-        due = F.evaluate(channel.target, {**plan.env(rank), "c0": np.arange(words)})
-        assert np.broadcast_to(due, (words,)).max() == 1
+        expected = F.evaluate(channel.target, {**plan.env(rank), "c0": np.arange(flags)})
+        assert np.broadcast_to(expected, (flags,)).max() == 1
 
 
 # ------------------------------------------------------------------------------------------------------------ who is told
@@ -475,12 +477,12 @@ def waits_of(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_wait_for_all_that_all_ranks_write_looks_at_the_words_of_each(ranks: int) -> None:
-    """A tensor that is waited for as a whole has a word for each rank that writes it: its own alone would not do."""
+def test_a_wait_for_all_that_all_ranks_write_looks_at_the_flags_of_each(ranks: int) -> None:
+    """A tensor that is waited for as a whole has a flag for each rank that writes it: its own alone would not do."""
     plan = plan_of(spread_first, ranks, {"M": 7, "K": 2}, spread=sms(M=2), after_all=sms(M=4))
     assert [(a.axis, a.every) for a in plan.channel("rows").axes] == [(None, True)]
     assert_right(plan)
-    # With a time limit each word is waited for by itself: a report names it.
+    # With a time limit each flag is waited for by itself: a report names it.
     assert [waits_of(emitted(plan, Checks(watchdog=w)).text) for w in (False, True)] == [
         ["signal_wait_each"],
         ["signal_wait_within"],
@@ -510,13 +512,13 @@ def test_a_wait_for_one_peer_is_no_wait_for_all_that_write() -> None:
     oracle.assert_refused(plan, "TL608")
 
 
-def test_two_words_raised_for_everyone_side_by_side_take_one_release() -> None:
+def test_two_flags_raised_for_everyone_side_by_side_take_one_release() -> None:
     """Behind the last of what is stored for either; each of the two is awaited by itself."""
     plan = plan_of(flash_decode, 2, {"b": 1, "g": 2, "Q": 1, "D": 16, "S": 9}, partial_decode=sms(S=16))
     (function,) = [n for n in ast.parse(emitted(plan).text).body if getattr(n, "name", "") == "partial_decode"]
     called = [n for n in ast.walk(function) if isinstance(n, ast.Call) and ast.unparse(n.func) == "shmem.signal_all"]
-    told = [ast.unparse(a).split(" + ")[0] for call in called for a in call.args if "words" in ast.unparse(a)]
-    assert (len(called), told) == (1, ["means_words", "logs_words"])
+    told = [ast.unparse(a).split(" + ")[0] for call in called for a in call.args if "flags" in ast.unparse(a)]
+    assert (len(called), told) == (1, ["means_flags", "logs_flags"])
     stores = [n.lineno for n in ast.walk(function) if isinstance(n, ast.Call) and ast.unparse(n.func) == "tl.store"]
     assert len(stores) == 2
     assert max(stores) < called[0].lineno
@@ -555,11 +557,11 @@ def test_amd_gets_two_stages_at_most(capability: int, stages: int) -> None:
     assert [k.options.num_stages for k in plan.kernels] == [stages]
 
 
-def test_a_word_beyond_the_last_row_counts_no_tile() -> None:
-    """There are as many words of each part as of the first, and the last part is shorter than tiles are."""
+def test_a_flag_beyond_the_last_row_counts_no_tile() -> None:
+    """There are as many flags of each part as of the first, and the last part is shorter than tiles are."""
     tile = sms(M=4, N=2, K=4)
     plan = plan_of(gemm_rs, 3, {"M": 7, "K": 4, "N": 4}, scatter=copy_engine(M=1), reduce=sms(M=1, N=2), matmul=tile)
     assert_right(plan)
     channel = plan.channel("matmul_out")
-    assert F.evaluate(channel.words, plan.env(0)) > 7
+    assert F.evaluate(channel.flags, plan.env(0)) > 7
     assert_right(plan)

@@ -234,12 +234,12 @@ def without(kind: type[Op]) -> Any:
     [("gather", Wait, "TL602"), ("matmul", Wait, "TL602"), ("gather", Notify, "TL603")],
 )
 def test_a_statement_that_is_taken_out(path: str, kind: Any, code: str) -> None:
-    """Movements are right by construction; they are looked at all the same."""
+    """Copy programs are right by construction; they are looked at all the same."""
     assert refused(spoilt(ag(), path, without(kind))).code == code
 
 
 def test_a_wait_for_an_argument_of_other_ranks_that_is_taken_out() -> None:
-    """Written as a push, the movement has a load, which is one of other ranks' memory when it pulls."""
+    """Written as a push, the copy program has a load, which is one of other ranks' memory when it pulls."""
     op = operator("M K -> M/R K", name="scattered")(lambda x: reduce(scatter(x)))
     plan = plan_of(op, 2, SIZES, scatter=sms(2, M=16, push=False), reduce=sms(M=16, N=16))
     assert_right(plan)

@@ -1,4 +1,4 @@
-"""What the planner's formulas promise, checked against plain counting: partitions, words, targets, orders."""
+"""What the planner's formulas promise, checked against plain counting: partitions, flags, targets, orders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS = [
 ]
 sizes = st.integers(1, 60)
 tiles = st.one_of(st.none(), st.integers(1, 17))
-worlds = st.integers(1, 8)
+rank_counts = st.integers(1, 8)
 
 
 def env(ranks: int, rank: int, size: int, columns: int = 1) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def axis_of(kind: str, tile: int | None, dim: str = "M") -> GridAxis:
 
 # ------------------------------------------------------------------------------------------------------------ partitions
 @FEW
-@given(kind=st.sampled_from(KINDS), size=sizes, tile=tiles, ranks=worlds)
+@given(kind=st.sampled_from(KINDS), size=sizes, tile=tiles, ranks=rank_counts)
 def test_every_element_lies_in_one_tile(kind: str, size: int, tile: int | None, ranks: int) -> None:
     grid = axis_of(kind, tile)
     length = max(1, -(-size // ranks))
@@ -73,21 +73,21 @@ def test_a_part_of_nothing() -> None:
         assert cuts(axis_of(kind, 4), env(3, 1, 0)) == []
 
 
-# ----------------------------------------------------------------------------------------------------------------- words
+# ----------------------------------------------------------------------------------------------------------------- flags
 @FEW
-@given(kind=st.sampled_from(["plain", "cut", "part"]), size=sizes, span=st.integers(1, 20), ranks=worlds)
-def test_every_position_lies_in_the_interval_of_its_word(kind: str, size: int, span: int, ranks: int) -> None:
+@given(kind=st.sampled_from(["plain", "cut", "part"]), size=sizes, span=st.integers(1, 20), ranks=rank_counts)
+def test_every_position_lies_in_the_interval_of_its_flag(kind: str, size: int, span: int, ranks: int) -> None:
     axis = ChannelAxis(0, kind, SIZE, span)
     length = max(1, -(-size // ranks))
     for rank in range(ranks):
         at = env(ranks, rank, size)
         mine = range(rank * length, min((rank + 1) * length, size)) if kind == "part" else range(size)
-        words = [int(F.evaluate(axis.index(p), at)) for p in mine]
-        for p, word in zip(mine, words, strict=True):
-            lo, hi = (int(F.evaluate(f, at)) for f in axis.interval(word))
+        flags = [int(F.evaluate(axis.index(p), at)) for p in mine]
+        for p, flag in zip(mine, flags, strict=True):
+            lo, hi = (int(F.evaluate(f, at)) for f in axis.interval(flag))
             assert lo <= p < hi
-        assert words == sorted(words)
-        assert all(0 <= w < int(F.evaluate(axis.count, at)) for w in words)
+        assert flags == sorted(flags)
+        assert all(0 <= w < int(F.evaluate(axis.count, at)) for w in flags)
 
 
 @FEW
@@ -96,9 +96,9 @@ def test_every_position_lies_in_the_interval_of_its_word(kind: str, size: int, s
     kind=st.sampled_from(["plain", "cut", "part"]),
     span=st.one_of(st.none(), st.integers(1, 20)),
     size=sizes,
-    ranks=worlds,
+    ranks=rank_counts,
 )
-def test_the_count_of_a_word_is_the_number_of_tiles_that_meet_it(
+def test_the_count_of_a_flag_is_the_number_of_tiles_that_meet_it(
     grid: GridAxis, kind: str, span: int | None, size: int, ranks: int
 ) -> None:
     if kind == "plain" and (grid.kind == "cut" or span is None):
@@ -106,10 +106,10 @@ def test_the_count_of_a_word_is_the_number_of_tiles_that_meet_it(
     axis = ChannelAxis(0, kind, SIZE, span)
     for rank in range(ranks):
         at = env(ranks, rank, size)
-        for word in range(int(F.evaluate(axis.count, at))):
-            lo, hi = (int(F.evaluate(f, at)) for f in axis.interval(word))
+        for flag in range(int(F.evaluate(axis.count, at))):
+            lo, hi = (int(F.evaluate(f, at)) for f in axis.interval(flag))
             real = sum(b < hi and e > lo for b, e in cuts(grid, at)) if lo < hi else 0
-            assert int(F.evaluate(tiles_in(grid, axis, word), at)) == real
+            assert int(F.evaluate(tiles_in(grid, axis, flag), at)) == real
 
 
 @FEW
@@ -118,9 +118,9 @@ def test_the_count_of_a_word_is_the_number_of_tiles_that_meet_it(
     kind=st.sampled_from(["plain", "cut", "part"]),
     span=st.one_of(st.none(), st.integers(1, 20)),
     size=sizes,
-    ranks=worlds,
+    ranks=rank_counts,
 )
-def test_a_tile_that_is_said_to_lie_in_one_word_does(
+def test_a_tile_that_is_said_to_lie_in_one_flag_does(
     grid: GridAxis, kind: str, span: int | None, size: int, ranks: int
 ) -> None:
     if kind == "plain" and span is None:
@@ -142,7 +142,7 @@ def test_a_tile_that_is_said_to_lie_in_one_word_does(
     names=st.sampled_from(ORDERS),
     size=sizes,
     columns=st.integers(1, 11),
-    ranks=worlds,
+    ranks=rank_counts,
 )
 def test_an_order_is_a_permutation(
     first: GridAxis, second: int, names: tuple[str, ...], size: int, columns: int, ranks: int
@@ -168,7 +168,7 @@ def test_an_order_is_a_permutation(
     shift=st.integers(0, 3),
     size=sizes,
     columns=st.integers(1, 6),
-    ranks=worlds,
+    ranks=rank_counts,
     inner=st.sampled_from(["row", "column", "group 2"]),
 )
 def test_a_ring_takes_one_part_after_the_other(
@@ -194,7 +194,7 @@ def test_a_ring_takes_one_part_after_the_other(
     rows=st.integers(1, 40),
     tile=st.sampled_from([1, 2, 4]),
 )
-def test_a_copy_engine_takes_every_tile_once_and_waits_for_every_word_once(
+def test_a_copy_engine_takes_every_tile_once_and_waits_for_every_flag_once(
     name: str, ranks: int, rows: int, tile: int
 ) -> None:
     plan = form(name, ranks, {"M": rows, "K": 3, "N": 5}, tile)

@@ -28,6 +28,6 @@ def test_own_rows_first() -> None:
     assert_refused(summed(2, "ring"), "TL605")
 
 
-def test_a_word_of_several_tiles_is_not_just_told_of() -> None:
+def test_a_flag_of_several_tiles_is_not_just_told_of() -> None:
     """The last of them comes behind the first, which waits for it: in the same run."""
     assert_refused(summed(2, "ring+1", channels={"inbox": 4}), "TL605")

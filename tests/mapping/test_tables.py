@@ -93,7 +93,7 @@ def test_a_table_that_is_read_without_a_wait() -> None:
 
 @pytest.mark.parametrize("program", [grouped, patient])
 def test_a_table_that_is_made_beside(program: Any) -> None:
-    """How many tiles there are is read before the first of them: a wait in a tile, by words, comes too late for that."""
+    """How many tiles there are is read before the first of them: a wait in a tile, by flags, comes too late for that."""
     assert_read_too_early(planned(program, summed=sms(1, own_kernel=True)))
 
 

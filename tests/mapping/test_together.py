@@ -35,16 +35,16 @@ def too_late(x: Any) -> Any:
     return late(x, tilelink.symmetric("R M N", like=x))
 
 
-def planned(ranks: int, m: int, n: int, operator: Operator = all_reduce_one_shot, **words: int) -> Plan:
+def planned(ranks: int, m: int, n: int, operator: Operator = all_reduce_one_shot, **flags: int) -> Plan:
     name = "exchange" if operator is all_reduce_one_shot else "late"
-    return plan_of(operator.schedule(channels=words), ranks, {"M": m, "N": n}, **{name: sms(M=1, N=8)})
+    return plan_of(operator.schedule(channels=flags), ranks, {"M": m, "N": n}, **{name: sms(M=1, N=8)})
 
 
 def test_each_tile_waits_for_itself_elsewhere() -> None:
     assert_right(planned(3, 2, 20))
 
 
-@pytest.mark.parametrize(("operator", "words"), [(all_reduce_one_shot, {"inbox": 2}), (too_late, {})])
-def test_what_would_wait_forever_is_refused(operator: Operator, words: dict[str, int]) -> None:
-    """A word that two tiles raise, or a notify behind the wait."""
-    assert_refused(planned(2, 2, 16, operator, **words), "TL605")
+@pytest.mark.parametrize(("operator", "flags"), [(all_reduce_one_shot, {"inbox": 2}), (too_late, {})])
+def test_what_would_wait_forever_is_refused(operator: Operator, flags: dict[str, int]) -> None:
+    """A flag that two tiles raise, or a notify behind the wait."""
+    assert_refused(planned(2, 2, 16, operator, **flags), "TL605")

@@ -1,4 +1,4 @@
-"""A verdict on what is wrong: the diagnostic, and an interleaving of a small world that goes wrong."""
+"""A verdict on what is wrong: the diagnostic, and an interleaving of few ranks that goes wrong."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_right_has_no_counterexample() -> None:
 def test_a_circle() -> None:
     tile = sms(M=128, N=128, K=64, order="ring")
     found = shown(plan_of(gemm_rs, 64, LARGE, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile), "TL605")
-    assert (found.kind, found.world) == ("deadlock", "64 ranks and M=16384, K=512, N=2048")
+    assert (found.kind, found.sizes) == ("deadlock", "64 ranks and M=16384, K=512, N=2048")
     assert told(found) == [
         (0, 0, "reduce", "(0, 0)", "waits for flag 32 of `dst`"),
         (0, 1, "scatter", "(0, 0)", "would notify flag 32 of `dst` on rank 0"),
@@ -101,7 +101,7 @@ def test_a_count() -> None:
 
 
 def test_a_program_that_is_wrong() -> None:
-    """The diagnostic is on the program's line, and the small world shows why."""
+    """The diagnostic is on the program's line, and the case of few ranks shows why."""
 
     def without(op: Op) -> tuple[Op, ...]:
         return () if isinstance(op, Wait) else (op,)

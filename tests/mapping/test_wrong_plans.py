@@ -33,7 +33,7 @@ def small(name: str) -> Plan:
     return form(name, 3, {"M": 12, "K": 4, "N": 6}, 2)
 
 
-def words_that_are_too_few() -> Plan:
+def flags_that_are_too_few() -> Plan:
     return with_axis(small("ag_gemm pull"), "rows", 0, size=F.Sym("M") - 6)
 
 
@@ -41,7 +41,7 @@ def ready_and_no_argument() -> Plan:
     return with_signal(small("ag_gemm pull"), "matmul", "rows", "await", action="ready", channel=None)
 
 
-def words_of_another_tensor() -> Plan:
+def flags_of_another_tensor() -> Plan:
     return with_signal(small("gemm_rs_ring"), "ring", "partial", "await", channel="inbox")
 
 
@@ -56,12 +56,12 @@ def only_its_own_rank_is_told() -> Plan:
 def announced_here_and_written_there() -> Plan:
     """A push tells its own rank alone, and nothing is due for rows of others."""
     plan = with_signal(small("ag_gemm push"), "gather", "rows", "notify", to="self")
-    words = plan.channel("rows")
-    own = F.binary("==", F.Sym("c0") // words.axes[0].per, F.Sym("rank"))
-    return with_channel(plan, "rows", target=F.select(own, words.target, 0))
+    flags = plan.channel("rows")
+    own = F.binary("==", F.Sym("c0") // flags.axes[0].per, F.Sym("rank"))
+    return with_channel(plan, "rows", target=F.select(own, flags.target, 0))
 
 
-def bells_that_nobody_rings() -> Plan:
+def doorbells_that_nobody_rings() -> Plan:
     return with_channel(small(CHUNKS), "matmul_out", rings=F.of(0), guard=None, counted=False)
 
 
@@ -157,12 +157,12 @@ def written_while_peers_read_it() -> Plan:
 
 
 WRONG: dict[Callable[[], Plan], str] = {
-    words_that_are_too_few: "TL611",
+    flags_that_are_too_few: "TL611",
     ready_and_no_argument: "TL609",
-    words_of_another_tensor: "TL609",
+    flags_of_another_tensor: "TL609",
     only_its_own_rank_is_told: "TL608",
     announced_here_and_written_there: "TL607",
-    bells_that_nobody_rings: "TL608",
+    doorbells_that_nobody_rings: "TL608",
     a_tile_of_two_parts_in_place: "TL611",
     one_tile_index_on_two_axes: "TL604",
     fused_behind_its_reader: "TL609",

@@ -62,8 +62,8 @@ def mappings(operator: str) -> tuple[m.Mapping, ...]:
     return tuple(m.mappings(OPERATORS[operator]))
 
 
-def mapping(operator: str, *words: str) -> m.Mapping:
-    return next(f for f in mappings(operator) if all(w in f.name for w in words))
+def mapping(operator: str, *flags: str) -> m.Mapping:
+    return next(f for f in mappings(operator) if all(w in f.name for w in flags))
 
 
 def test_every_operator_has_mappings() -> None:
@@ -131,8 +131,8 @@ def test_what_is_accepted_does_no_harm() -> None:
     assert (row.caught_by, row.simulation_too, row.by) == ("accepted", False, RIGHT)
 
 
-def test_a_wait_for_one_word_in_a_loop_over_all_ranks_is_no_wait_for_a_block() -> None:
-    """What one poll takes for the words of all ranks has a lane for each."""
+def test_a_wait_for_one_flag_in_a_loop_over_all_ranks_is_no_wait_for_a_block() -> None:
+    """What one poll takes for the flags of all ranks has a lane for each."""
     placed = Placed(mapping("moe_rs", "scatter: copy engine pull whole"))
     said = [(x.name, x.signal.partition(":")[0]) for x in placed.mutations]
     row = placed.row(said.index(("wrong channel", "reduce waits for inbox")))

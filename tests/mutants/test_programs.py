@@ -67,7 +67,7 @@ def test_no_change_survives(operator: str) -> None:
     [
         ("matmul", "drop", "dropped", "survived"),
         ("matmul", "mask", "tl.size(out, 1) - 1", "survived"),
-        ("gather", "loop", "range(0)", "refused"),  # a pull in a loop is no movement
+        ("gather", "loop", "range(0)", "refused"),  # a pull in a loop is no copy program
         ("gather", "drop", "dropped", "survived"),
         ("matmul", "guard", "tl.num_ranks() > 0", "equivalent"),
         ("matmul", "load", "entry 1", "other values"),

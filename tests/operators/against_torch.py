@@ -1,4 +1,4 @@
-"""A problem for all ranks with what torch says, and a simulated world that solves it."""
+"""A problem for all ranks with what torch says, and a simulated run that solves it."""
 
 from __future__ import annotations
 

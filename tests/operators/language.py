@@ -85,10 +85,10 @@ def both_ways(shard: Any, rows: Any) -> None:
 
 @tilelink.program("T i32 <V, V/R H, R T/R H -> R/R T H")
 def look_up(ids: Any, table: Any, inbox: Any, mine: Any) -> None:
-    """Own words of a vocabulary that is split, 0 for those of others, to the owners of the positions."""
+    """Own flags of a vocabulary that is split, 0 for those of others, to the owners of the positions."""
     s, t, h = tl.tile_id(mine)
-    words = tl.tile_load(ids, t, other=-1)
-    tl.tile_push_data(inbox, (s, t, h), tl.tile_load(table, (words, h)))
+    flags = tl.tile_load(ids, t, other=-1)
+    tl.tile_push_data(inbox, (s, t, h), tl.tile_load(table, (flags, h)))
     tl.producer_tile_notify(inbox, (s, t, h))
 
 

@@ -1,4 +1,4 @@
-"""Operators that wait inside loops over tiles: each word is awaited where the loop first needs it."""
+"""Operators that wait inside loops over tiles: each flag is awaited where the loop first needs it."""
 
 from __future__ import annotations
 

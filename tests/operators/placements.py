@@ -43,8 +43,8 @@ def placements(tile: int = 16, warps: int = 4, stages: int = 3) -> tuple[Placed,
     found += [
         Placed(f"gemm_rs_ring {n}", RS, gemm_rs_ring.schedule(matmul=rs, ring=r)) for n, r in _rings(tile).items()
     ]
-    return (*found, Placed("ag_gemm as it comes", AG, ag_gemm), Placed("gemm_rs as it comes", RS, gemm_rs),
-            Placed("gemm_rs_ring as it comes", RS, gemm_rs_ring))  # fmt: skip
+    return (*found, Placed("ag_gemm by default", AG, ag_gemm), Placed("gemm_rs by default", RS, gemm_rs),
+            Placed("gemm_rs_ring by default", RS, gemm_rs_ring))  # fmt: skip
 
 
 def _matmul(tile: int, order: tuple[str, ...], warps: int, stages: int) -> Placement:

@@ -93,7 +93,7 @@ def assert_calls(
     straggler: int | None = None,
     races: bool = True,
 ) -> None:
-    """All calls back to back on every rank of a simulated world, each result compared."""
+    """All calls back to back on every rank of a simulated run, each result compared."""
     ranks = len(calls[0].tensors)
 
     def main() -> list[torch.Tensor]:

@@ -101,9 +101,9 @@ def test_peers_read_an_argument_at_one_place(made: Callable[[], torch.Tensor], o
 
 def test_other_places_on_all_ranks_are_agreed_on_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers that take turns: right numbers, and no meeting once each has been seen."""
-    world = pytest.importorskip("tilelink.runtime.simulated.world").SimulatedWorld
-    agree, met = world.agree, list[object]()
-    monkeypatch.setattr(world, "agree", lambda self, value: (met.append(value), agree(self, value))[1])
+    backend = pytest.importorskip("tilelink.runtime.simulated.backend").SimulatedBackend
+    agree, met = backend.agree, list[object]()
+    monkeypatch.setattr(backend, "agree", lambda self, value: (met.append(value), agree(self, value))[1])
 
     def main() -> None:
         whole, other = shared(12, 8), shared(4, 8)

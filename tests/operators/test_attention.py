@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""The library's attention against torch: worlds of one to eight, ragged parts, head sizes, groups, packed sequences."""
+"""The library's attention against torch: one to eight ranks, ragged parts, head sizes, groups, packed sequences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def problem(
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_worlds(kind: str, ranks: int, s: int, causal: bool) -> None:
+def test_rank_counts(kind: str, ranks: int, s: int, causal: bool) -> None:
     """Parts that tiles cross, a last rank with fewer rows, with one row, and with none."""
     assert_as_torch(KINDS[kind], problem(ranks, s, causal=causal), ranks)
 

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""Both sides of a word count alike, however programs announce their tiles and whoever takes them; and what cannot be counted."""
+"""Both sides of a flag count alike, however programs announce their tiles and whoever takes them; and what cannot be counted."""
 
 from __future__ import annotations
 
@@ -234,8 +234,8 @@ def test_sizes_at_which_the_two_sides_differed(pull: str) -> None:
             assert_right(plan)
 
 
-def test_who_waits_for_a_word_of_a_function_finds_it_set() -> None:
-    """A rank without columns has no tile to announce: with one word for all columns it would wait for ever."""
+def test_who_waits_for_a_flag_of_a_function_finds_it_set() -> None:
+    """A rank without columns has no tile to announce: with one flag for all columns it would wait for ever."""
     plan = plan_of(mlp, 2, {"M": 1, "K": 2, "I": 1}, glu=library(gated))
     assert_right(plan)
     one = with_channel(plan, "glu_out", axes=(), target=F.substitute(plan.channel("glu_out").target, {"c0": 0}))
@@ -294,13 +294,13 @@ def echoed(x: Any) -> Any:
     return echo(gather(x))
 
 
-def test_a_word_is_counted_or_set() -> None:
+def test_a_flag_is_counted_or_set() -> None:
     error = refused(echoed, 2, {"M": 4, "N": 2}, gather=copy_engine(push=True))
     assert (error.code, error.message) == (
         "TL335",
         "`rows` would be announced by the stream of `gather` and by the workers of `echo`",
     )
-    assert error.why == "workers count in a word, and a stream sets it to the number of the call: it cannot be both"
+    assert error.why == "workers count in a flag, and a stream sets it to the number of the call: it cannot be both"
     assert error.hint == "place `gather` on SMs too, or let only one of the two programs notify"
 
 
@@ -339,5 +339,5 @@ def test_tiles_of_an_owner_map_are_named() -> None:
         )
     assert (
         caught.value.why
-        == "an owner map says of each tile which rank has it, so each of its tiles has a word of its own"
+        == "an owner map says of each tile which rank has it, so each of its tiles has a flag of its own"
     )

@@ -234,7 +234,7 @@ def picked_from_all(rows: Any, order: Any) -> Any:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("bad", [-1, -5, 7, 100, 2**40, -(2**40)])
 def test_a_position_of_a_table_that_is_awaited(bad: int, ranks: int) -> None:
-    """A bad one reads nothing, awaits a word that there is, and is found in debug mode; -1 is no row."""
+    """A bad one reads nothing, awaits a flag that there is, and is found in debug mode; -1 is no row."""
     rows, order = torch.rand(7, 8), torch.tensor([0, bad, 6, 3])
     wanted = rows[[0, 0, 6, 3]]
     wanted[1] = 0

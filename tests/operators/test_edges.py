@@ -73,7 +73,7 @@ def embedding_made(table: Any, token: Any) -> Any:
 
 
 def test_a_vector_waits_for_positions_of_ones_own_part() -> None:
-    """Others have no words here."""
+    """Others have no flags here."""
     table, token = drawn(10, N), (drawn(M).abs() * 1000).int() % 10
     plan = embedding_made.plan(table[:4], token, ranks=3, V=10)
     assert [a.kind for a in plan.channel("double_out").axes if a.axis == 0] == ["part"]
@@ -100,7 +100,7 @@ def convolution(x: Any, weight: Any) -> Any:
 
 @pytest.mark.parametrize("rows", [None, 1])
 def test_nobody_waits_for_positions_that_are_not_there(rows: int | None) -> None:
-    """With few words, of which each has a bit, and with many, of which there is a first and a last."""
+    """With few flags, of which each has a bit, and with many, of which there is a first and a last."""
     x, weight = drawn(M, N), drawn(4, N, seed=1)
     behind = torch.cat([torch.zeros(3, N), x])
     expected = torch.stack([behind[3 - j : 3 - j + M] * weight[j] for j in range(4)]).sum(0)
@@ -180,7 +180,7 @@ def scan(x: Any, carry: Any, mine: Any, out: Any) -> None:
 
 @tilelink.program("S/R C, R/R C f32, R/R C i32 -> S/R C")
 def scan_whole(x: Any, carry: Any, mine: Any, out: Any, *, chained: bool = True) -> None:
-    """The same with one word for all columns, and the tests one in the other."""
+    """The same with one flag for all columns, and the tests one in the other."""
     r, _ = tl.tile_id(mine)
     before = tl.zeros([tl.tile_range(mine, axis=1).shape[0]], tl.float32)
     if r > 0:
@@ -302,7 +302,7 @@ def exchanged(x: Any) -> Any:
 
 @pytest.mark.parametrize("operator", [turned, exchanged])
 def test_movements_that_make_results_run_as_they_come(operator: Any) -> None:
-    """As the simulated world places them and as GPUs would: results are fetched, since peers do not reach them."""
+    """As the simulated backend places them and as GPUs would: results are fetched, since peers do not reach them."""
     x = drawn(10, 7, 5)
     for rank, got in enumerate(results(operator, 3, x, A=10)):
         expected = x.transpose(0, 1)[part(7, rank, 3)] if operator is turned else x[:, part(7, rank, 3)]

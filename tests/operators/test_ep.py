@@ -86,7 +86,7 @@ def assert_mixtures(
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_worlds(ranks: int) -> None:
+def test_rank_counts(ranks: int) -> None:
     """Alone, and many; the tests below have two to four ranks. There are five experts, so that ranks hold two, one or none."""
     assert_mixtures([Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
 

@@ -69,7 +69,7 @@ def test_the_file_is_read() -> None:
 
 
 def test_a_tensor_on_the_wrong_device() -> None:
-    """Asked as a GPU world does, of tensors that every machine has."""
+    """Asked as a GPU backend does, of tensors that every machine has."""
     with pytest.raises(tilelink.TilelinkError) as caught:
         check_devices("op", GOOD[0].tensors[0], True, wrong.op.loc)
     assert str(caught.value).replace(ROOT, "") == (
@@ -78,7 +78,7 @@ def test_a_tensor_on_the_wrong_device() -> None:
         "     |\n"
         '  30 | @tilelink.operator("M/R K, K N -> M N")\n'
         "     | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-        "  why: in this world kernels read tensors on the GPU of its rank\n"
+        "  why: in this backend kernels read tensors on the GPU of its rank\n"
         "  do:  move it to the GPU of its rank"
     )
 

@@ -105,7 +105,7 @@ hand_out = tilelink.program("R/R M ..., R M/R ...", name="hand_out")(move)
 
 @tilelink.operator("M K/R, K/R N -> M/R N")
 def into_declared(x: Any, weight: Any) -> Any:
-    """Its movement makes nothing, and fills what the operator declares."""
+    """Its copy program makes nothing, and fills what the operator declares."""
     partial = matmul(x, weight)
     inbox = tilelink.symmetric("R M/R N", like=partial)
     hand_out(partial, inbox)
@@ -115,16 +115,16 @@ def into_declared(x: Any, weight: Any) -> Any:
 TILES = sms(3, M=16, N=32, K=16, order="ring+1")
 ROWS, COLUMNS = copy_engine(M=16, order="ring+1"), copy_engine(N=32, order="ring+1")
 CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
-    "turned": (to_turned, {"matmul": TILES, "scatter": ROWS, "turned": fused("matmul", behind=False)}),
-    "turned, behind": (to_turned, {"matmul": TILES, "scatter": ROWS, "turned": fused("matmul", behind=True)}),
+    "turned": (to_turned, {"matmul": TILES, "scatter": ROWS, "turned": fused("matmul", deferred=False)}),
+    "turned, deferred": (to_turned, {"matmul": TILES, "scatter": ROWS, "turned": fused("matmul", deferred=True)}),
     "columns, pieces": (to_columns, {"matmul": TILES, "columns": COLUMNS, "reduce": fused("matmul", N=16)}),
     "columns, behind": (
         to_columns,
-        {"matmul": TILES, "columns": COLUMNS, "reduce": fused("matmul", N=16, behind=True)},
+        {"matmul": TILES, "columns": COLUMNS, "reduce": fused("matmul", N=16, deferred=True)},
     ),
     "two tensors, behind": (
         of_two,
-        {"twice": TILES, "one": ROWS, "two": ROWS, "difference": fused("twice", N=16, behind=True)},
+        {"twice": TILES, "one": ROWS, "two": ROWS, "difference": fused("twice", N=16, deferred=True)},
     ),
     "two tensors in chunks of two lengths, behind": (
         of_two,
@@ -132,7 +132,7 @@ CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
             "twice": TILES,
             "one": copy_engine(M=32, order="ring+1"),
             "two": ROWS,
-            "difference": fused("twice", N=16, behind=True),
+            "difference": fused("twice", N=16, deferred=True),
         },
     ),
     "a declared tensor": (
@@ -144,19 +144,19 @@ CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
         {
             "matmul": TILES,
             "blocks": copy_engine(M=16, N=32, order="ring+1"),
-            "reduce": fused("matmul", N=16, behind=True),
+            "reduce": fused("matmul", N=16, deferred=True),
         },
     ),
     "chunks that end inside a tile, behind": (
         in_blocks,
-        {"matmul": TILES, "blocks": copy_engine(M=20, order="ring+1"), "reduce": fused("matmul", N=16, behind=True)},
+        {"matmul": TILES, "blocks": copy_engine(M=20, order="ring+1"), "reduce": fused("matmul", N=16, deferred=True)},
     ),
     "slices, behind": (
         in_slices,
         {
             "matmul": TILES,
             "scatter": sms(1, M=16, order="ring+1", own_kernel=True),
-            "by_slices": fused("matmul", N=16, behind=True),
+            "by_slices": fused("matmul", N=16, deferred=True),
         },
     ),
     "two sums, behind": (
@@ -164,8 +164,8 @@ CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
         {
             "matmul": TILES,
             "scatter": ROWS,
-            "left": fused("matmul", N=16, behind=True),
-            "right": fused("matmul", behind=True),
+            "left": fused("matmul", N=16, deferred=True),
+            "right": fused("matmul", deferred=True),
         },
     ),
 }
@@ -180,7 +180,7 @@ def expected(name: str, total: torch.Tensor, rank: int, ranks: int) -> tuple[tor
 
 @pytest.mark.parametrize("name", sampled(CASES))
 def test_against_torch(name: str) -> None:
-    """Three ranks, tiles that end inside a part, twice: what counts the tickets begins anew."""
+    """Three ranks, tiles that end inside a part, twice: what counts the work indices begins anew."""
     operator, placements = CASES[name]
     generator = torch.Generator().manual_seed(5)
     xs = [torch.randn(70, 16, generator=generator).to(torch.bfloat16) for _ in range(3)]
@@ -210,7 +210,7 @@ def test_pieces_are_of_the_host_s_columns() -> None:
     """A step that turns the tile would be given rows of it."""
     placed = {"matmul": sms(M=64, N=128, K=16, order="ring+1"), "scatter": ROWS}
     sizes = {"M": 256, "K": 32, "N": 256}
-    assert plan_of(to_turned, 2, sizes, **placed, turned=fused("matmul")).step("turned").pieces == 1
+    assert plan_of(to_turned, 2, sizes, **placed, turned=fused("matmul")).step("turned").subtiles == 1
     with pytest.raises(TilelinkError, match="TL325"):
         plan_of(to_turned, 2, sizes, **placed, turned=fused("matmul", M=32))
 
@@ -241,10 +241,10 @@ def heads_summed(x: Any, weight: Any) -> Any:
     return over_heads(scatter(by_heads(x, weight)))
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_a_tile_for_several_of_the_host_s(behind: bool) -> None:
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_tile_for_several_of_the_host_s(deferred: bool) -> None:
     """It would be made once for each of them."""
-    placed = {"by_heads": TILES, "scatter": ROWS, "over_heads": fused("by_heads", behind=behind)}
+    placed = {"by_heads": TILES, "scatter": ROWS, "over_heads": fused("by_heads", deferred=deferred)}
     with pytest.raises(TilelinkError, match="TL316") as caught:
         plan_of(heads_summed, 2, {"M": 64, "h": 3, "K": 32, "N": 32}, **placed)
     assert caught.value.message == (

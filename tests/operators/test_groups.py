@@ -105,11 +105,11 @@ def test_a_groups_name_finds_it_again() -> None:
 
     def main() -> str:
         session, mine = require(), own(PAIRS)
-        assert session.named(session.world.name) is session
+        assert session.named(session.backend.name) is session
         pair = session.named(f"rank {tilelink.rank()} of {','.join(map(str, mine))}")
-        assert pair is session.of(tilelink.group(mine)) is session.named(pair.world.name)
-        alone = pair.of(pair.world.among([pair.world.rank]))
-        assert (pair.named(alone.world.name).world.ranks, pair.named(alone.world.name).world.rank) == (1, 0)
+        assert pair is session.of(tilelink.group(mine)) is session.named(pair.backend.name)
+        alone = pair.of(pair.backend.among([pair.backend.rank]))
+        assert (pair.named(alone.backend.name).backend.ranks, pair.named(alone.backend.name).backend.rank) == (1, 0)
         other = "rank 1 of 0,1" if tilelink.rank() != 1 else "rank 0 of 0,1"
         for wrong in (other, "0", "", "rank 0 of 0,x", "rank 0 of 0,7", "rank 9 of 9"):
             with pytest.raises(tilelink.TilelinkError) as caught:
@@ -119,7 +119,7 @@ def test_a_groups_name_finds_it_again() -> None:
                 "  why: a name stands for a group of this process, and of this simulated rank\n"
                 "  do:  take it where it is used: tilelink.nn.group_name(group)"
             )
-        return pair.world.name
+        return pair.backend.name
 
     assert tilelink.launch(main, 4) == ["rank 0 of 0,1", "rank 1 of 0,1", "rank 2 of 2,3", "rank 3 of 2,3"]
 
@@ -161,7 +161,7 @@ def test_refusals(case: str) -> None:
 
 
 def test_there_are_no_groups_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILELINK_WORLD", "simulated")
+    monkeypatch.setenv("TILELINK_BACKEND", "simulated")
     with pytest.raises(tilelink.TilelinkError, match="TL451"):
         ag_gemm(torch.zeros(4, 4), torch.zeros(4, 4), group=object())
 
@@ -185,7 +185,7 @@ def test_a_mesh_of_torch_needs_processes(monkeypatch: pytest.MonkeyPatch) -> Non
     for other in (lambda: int("x"), lambda: torch.zeros(2) @ torch.zeros(3)):
         with pytest.raises((ValueError, RuntimeError), match=r"invalid literal|inconsistent tensor size"):
             tilelink.launch(other, 2)
-    monkeypatch.setenv("TILELINK_WORLD", "simulated")
+    monkeypatch.setenv("TILELINK_BACKEND", "simulated")
     monkeypatch.setattr(dist, "is_initialized", lambda: True)  # a program that has made processes of its own
     with pytest.raises(ValueError, match="process group"):
         tilelink.launch(dist.barrier, 2)

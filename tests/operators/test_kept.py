@@ -16,9 +16,9 @@ from tilelink import copy_engine, sms
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.calls import CHOICES_KEPT
 from tilelink.pipeline.compiled import Compiler
-from tilelink.runtime.recent import Recent
+from tilelink.runtime.lru import Recent
 from tilelink.runtime.session import CALLS_KEPT, require
-from tilelink.runtime.simulated import SimulatedWorld
+from tilelink.runtime.simulated import SimulatedBackend
 
 OP = ag_gemm.schedule(gather=copy_engine(push=True), matmul=sms(2, M=16, N=16, K=16))
 
@@ -103,17 +103,17 @@ def test_what_a_graph_replays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def main() -> tuple[list[bool], bool]:
         tables: list[weakref.ref[torch.Tensor]] = []
-        zeros = SimulatedWorld.zeros
+        zeros = SimulatedBackend.zeros
 
-        def noted(self: SimulatedWorld, size: int, dtype: torch.dtype) -> torch.Tensor:
+        def noted(self: SimulatedBackend, size: int, dtype: torch.dtype) -> torch.Tensor:
             made = zeros(self, size, dtype)
             if dtype == torch.int32:
                 tables.append(weakref.ref(made))
             return made
 
-        monkeypatch.setattr(SimulatedWorld, "zeros", noted)
+        monkeypatch.setattr(SimulatedBackend, "zeros", noted)
         for call, captured in zip(calls, (True, False, False), strict=True):
-            monkeypatch.setattr(SimulatedWorld, "capturing", lambda self, captured=captured: captured)
+            monkeypatch.setattr(SimulatedBackend, "capturing", lambda self, captured=captured: captured)
             op(*call.tensors[0], **dict(call.sizes))
         alive = [table() is not None for table in tables]
         op.close()

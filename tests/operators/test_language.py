@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""Every operator of `language.py` against torch in fp32, on worlds of one to four ranks."""
+"""Every operator of `language.py` against torch in fp32, on one to four ranks."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def done(plan: Plan, rank: int) -> list[Action]:
     return list(found)
 
 
-def test_own_rows_first_read_where_they_lie_then_each_part_behind_its_word() -> None:
+def test_own_rows_first_read_where_they_lie_then_each_part_behind_its_flag() -> None:
     plan = plan_of(ag_gemm, 4, SIZES, gather=copy_engine(push=True), matmul=PARTS)
     first, *rest = done(plan, 1)
     assert isinstance(first, Compute)
@@ -188,7 +188,7 @@ def test_a_kernel_that_waits_for_a_library_starts_behind_it() -> None:
         Launch("reduce", 0),
         Join(2),
     ]
-    assert plan.step("reduce").workers == 63  # of 64: a stream that waits for the function's words has one
+    assert plan.step("reduce").workers == 63  # of 64: a stream that waits for the function's flags has one
 
 
 def test_on_a_device_with_two_sms() -> None:
@@ -224,7 +224,7 @@ def test_the_emitted_file_says_what_is_called() -> None:
         "    matmul  library torch.mm(rows[M by M/R, K], weight[K, N], out=out[M by M/R, N]), order ring, over 2 streams"
         in (source.text.splitlines())
     )
-    assert [k.name for k in source.kernels] == ["enter", "await_word"]
+    assert [k.name for k in source.kernels] == ["call_entry", "await_flag"]
 
 
 def test_a_trace_shows_the_library() -> None:
@@ -240,7 +240,7 @@ def test_a_trace_shows_the_library() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- functions
 def test_an_operator_of_a_users_functions_alone() -> None:
-    """A function of two inputs and a constant behind one of a library: streams wait for one another by words."""
+    """A function of two inputs and a constant behind one of a library: streams wait for one another by flags."""
 
     @program("M N, M N -> M N")
     def gated(gate: Any, up: Any, out: Any, *, power: int = 1) -> None:
@@ -352,7 +352,7 @@ def only(signature: str, body: Callable[..., Any]) -> Operator:
             "matmul",
             library("torch.mm", K=16),
             "the function gets all of `K`, which is no axis of what it makes, unless it says how to merge what parts give "
-            "(tilelink.by_runs)",
+            "(tilelink.by_panels)",
         ),
         (
             only("M N -> M N", branching),
@@ -375,7 +375,7 @@ def only(signature: str, body: Callable[..., Any]) -> Operator:
             "it reads `x` at two tiles, and the function gets one view of it",
         ),
     ],
-    ids=["movement", "pushes", "depth", "branch", "mask", "two results", "single", "two tiles"],
+    ids=["copy_program", "pushes", "depth", "branch", "mask", "two results", "single", "two tiles"],
 )
 def test_what_cannot_be_placed_in_a_library_says_why(op: Operator, step: str, placement: Any, why: str) -> None:
     with pytest.raises(TilelinkError) as caught:

@@ -18,7 +18,7 @@ from tests.mapping.plans import plan_of, with_step
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import matmul_as_it_comes
 from tests.operators.test_attention import problem
-from tilelink import Operator, TilelinkError, by_runs, copy_engine, library, operator, ops, program, sms
+from tilelink import Operator, TilelinkError, by_panels, copy_engine, library, operator, ops, program, sms
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
@@ -52,7 +52,7 @@ def test_against_torch(form: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "s", "causal"), [(1, 4, True), (2, 7, False), (4, 5, True), (4, 11, False)])
-def test_worlds(ranks: int, s: int, causal: bool) -> None:
+def test_rank_counts(ranks: int, s: int, causal: bool) -> None:
     assert_as_torch(AG, problem(ranks, s, causal=causal, dtype=torch.bfloat16, scale=0.3), ranks)
 
 
@@ -61,7 +61,7 @@ def added(parts: Sequence[torch.Tensor], *, out: torch.Tensor) -> None:
     out.copy_(torch.stack([*parts, torch.zeros_like(out)]).sum(0))
 
 
-@by_runs(merge=added)
+@by_panels(merge=added)
 def product(rows: torch.Tensor, weight: torch.Tensor, *, at: dict[str, tuple[int, int]]) -> torch.Tensor:
     """A share of a product's depth."""
     assert [end - begin for begin, end in at.values()] == [len(rows), weight.shape[1], len(weight)]
@@ -86,12 +86,12 @@ def made_depth(x: Any, a: Any, b: Any) -> Any:
     return matmul_as_it_comes(x, matmul(a, b))
 
 
-def test_what_workers_of_the_rank_make_is_waited_for_by_words_and_not_by_bells() -> None:
-    """Two tiles wait for the same runs, and a bell is heard once."""
+def test_what_workers_of_the_rank_make_is_waited_for_by_flags_and_not_by_doorbells() -> None:
+    """Two tiles wait for the same runs, and a doorbell is heard once."""
     sizes = {"M": 8, "K": 8, "J": 4, "N": 4}
     placed: dict[str, Any] = {"matmul": sms(M=4, N=4, K=4), "matmul_as_it_comes": library(product, M=4, K=4)}
     plan = plan_of(made_depth, 2, sizes, **placed)
-    assert [(c.scope, c.bells) for c in plan.channels] == [("gpu", False)]
+    assert [(c.scope, c.doorbells) for c in plan.channels] == [("gpu", False)]
     (found,) = actions(lower(plan), "matmul_as_it_comes", 0)
     assert [(a.style, a.index) for a in found if isinstance(a, Wait)] == [("count", 0), ("count", 1)] * 2
     assert_right(plan)
@@ -105,8 +105,8 @@ def made_and_moved(x: Any, a: Any, b: Any) -> Any:
     return matmul_as_it_comes(x, made), reduce(scatter(made))
 
 
-def test_a_bell_that_a_copy_engine_hears_is_left_to_it() -> None:
-    """The function looks at words, twice here: its two tiles want the same runs."""
+def test_a_doorbell_that_a_copy_engine_hears_is_left_to_it() -> None:
+    """The function looks at flags, twice here: its two tiles want the same runs."""
     sizes = {"M": 8, "K": 8, "J": 4, "N": 4}
     placed: dict[str, Any] = {
         "matmul": sms(M=4, N=4, K=4),
@@ -114,7 +114,7 @@ def test_a_bell_that_a_copy_engine_hears_is_left_to_it() -> None:
         "scatter": copy_engine(M=4),
     }
     plan = plan_of(made_and_moved, 2, sizes, **placed)
-    assert [(c.bells, c.counted) for c in plan.channels if c.tensor == "matmul_out"] == [(True, False)]
+    assert [(c.doorbells, c.counted) for c in plan.channels if c.tensor == "matmul_out"] == [(True, False)]
     assert_right(plan)
     x, a = random(8, 8), random(8, 4, seed=1)
     bs = [random(4, 4, seed=2 + rank) for rank in range(2)]
@@ -177,7 +177,7 @@ def gathered_first(x: Any, weight: Any) -> Any:
 
 
 def test_what_is_waited_for_as_a_whole_is_not_read_in_place() -> None:
-    """Its own part has to be moved, too: the wait is for all words."""
+    """Its own part has to be moved, too: the wait is for all flags."""
     placed: dict[str, Any] = {"gather": copy_engine(push=True), "when_all_is_there": library(product, K="K/R")}
     plan = plan_of(gathered_first, 2, {"M": 4, "K": 8, "N": 4}, **placed)
     assert not plan.step("when_all_is_there").in_place
@@ -185,10 +185,10 @@ def test_what_is_waited_for_as_a_whole_is_not_read_in_place() -> None:
 
 @pytest.mark.parametrize("chunks", [{}, {"M": 2}], ids=["whole parts", "chunks"])
 @pytest.mark.parametrize(
-    "taken", [sms(M=4, N=4, K=4), library("torch.mm"), library(product, K="K/R")], ids=["SMs", "function", "by runs"]
+    "taken", [sms(M=4, N=4, K=4), library("torch.mm"), library(product, K="K/R")], ids=["SMs", "function", "by panels"]
 )
 def test_all_that_copy_engines_bring(taken: Any, chunks: dict[str, int]) -> None:
-    """A word for each of their tiles; parts that end early, or are empty, lack some."""
+    """A flag for each of their tiles; parts that end early, or are empty, lack some."""
     for ranks, depth in ((3, 2), (4, 9)):
         x, weight = random(4, depth), random(depth, 4, seed=1)
         placed: dict[str, Any] = {"gather": copy_engine(push=True, **chunks), "when_all_is_there": taken}
@@ -231,7 +231,7 @@ def planned(op: Operator = AG, ranks: int = 4, **more: Any) -> Plan:
     return plan_of(op, ranks, SIZES, **dict(op.schedules.entries) | more)
 
 
-def test_own_keys_first_read_where_they_lie_then_each_run_behind_its_words() -> None:
+def test_own_keys_first_read_where_they_lie_then_each_run_behind_its_flags() -> None:
     first, *rest, last = done(planned(), 2)
     assert isinstance(first, Compute)
     assert [(p.buffer, p.box[0]) for p in first.inputs] == [("q", (0, 16)), ("k", (0, 16)), ("v", (0, 16))]
@@ -380,7 +380,7 @@ def alone(body: Any, split: str = "") -> tuple[Operator, dict[str, Any]]:
             gathered_depth,
             {"matmul_as_it_comes": library("torch.mm", K="K/R")},
             "the function gets all of `K`, which is no axis of what it makes, unless it says how to merge what parts give "
-            "(tilelink.by_runs)",
+            "(tilelink.by_panels)",
         ),
         (
             ops.ag_attention_varlen,
@@ -422,7 +422,7 @@ def test_programs_without_runs_have_none() -> None:
 
 
 def test_a_merge_that_leaves_something_out_is_found_out() -> None:
-    lazy = by_runs(merge=lambda parts, *, out: added([p[1:] for p in parts], out=out[1:]))(product.function)
+    lazy = by_panels(merge=lambda parts, *, out: added([p[1:] for p in parts], out=out[1:]))(product.function)
     x, weight = random(4, 6), random(6, 3, seed=1)
     op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(lazy, K="K/R"))
     with pytest.raises(AssertionError, match="nan"):
@@ -435,7 +435,7 @@ def test_functions_that_refuse_are_named_with_their_run() -> None:
 
     x, weight = random(4, 6), random(6, 3, seed=1)
     op = gathered_depth.schedule(
-        gather=copy_engine(push=True), matmul_as_it_comes=library(by_runs(merge=added)(touchy), K="K/R")
+        gather=copy_engine(push=True), matmul_as_it_comes=library(by_panels(merge=added)(touchy), K="K/R")
     )
     with pytest.raises(TilelinkError) as caught:
         assert_as_torch(op, Problem(each([x], [weight]), [[x @ weight]], {"K": 6}), 1)

@@ -56,7 +56,7 @@ def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
 
 
 def test_streams_that_wait_for_peers_share_an_sm_with_copies() -> None:
-    """One stream waits for another rank's word, on the SM where another one copies what that rank waits for."""
+    """One stream waits for another rank's flag, on the SM where another one copies what that rank waits for."""
     placed = {
         "gather_0": copy_engine(M=1, push=False),
         "double_1": sms(M=2, N=1, order="ring+2"),

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""Waits in loops: runs of tiles per word, whatever the sizes of tiles, words and parts."""
+"""Waits in loops: runs of tiles per flag, whatever the sizes of tiles, flags and parts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_loop_that_only_waits(gathered: bool) -> None:
 
 @SPANS
 def test_a_wait_under_a_test(moved: int, walked: int) -> None:
-    """Words of a tile that is waited for where it is taken, also where it needs no mask."""
+    """Flags of a tile that is waited for where it is taken, also where it needs no mask."""
     x = data(29, 10)
     operator = loops.sums_of_first.schedule(gather=sms(2, M=moved, order="ring+1"), guarded=sms(M=walked, K=16))
     assert_as_torch(operator, [x], lambda _: x[:13].sum(0))
@@ -65,7 +65,7 @@ def test_a_wait_under_a_test(moved: int, walked: int) -> None:
 
 @SPANS
 def test_operands_that_arrive_in_different_tiles(moved: int, walked: int) -> None:
-    """Runs over the words of the one, and within them over those of the other; 16 columns go through TMA."""
+    """Runs over the flags of the one, and within them over those of the other; 16 columns go through TMA."""
     for columns in (16, 10):
         x, y = data(29, columns), data(29, columns) + 1
         operator = loops.gradient.schedule(
@@ -77,7 +77,7 @@ def test_operands_that_arrive_in_different_tiles(moved: int, walked: int) -> Non
 @pytest.mark.parametrize("back", [0, 1, 9, 100])
 @SPANS
 def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
-    """A loop that begins and ends inside words, and inside its own tiles."""
+    """A loop that begins and ends inside flags, and inside its own tiles."""
     rows, tile = 29, 4
     x = data(rows, 10)
     operator = loops.window.schedule(gather=sms(2, M=moved, order="ring"), between=sms(S=tile, M=walked, K=16))
@@ -95,7 +95,7 @@ def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
 
 @pytest.mark.parametrize(("moved", "other"), [(8, 3), (3, 8), (8, 8), (5, 7)])
 def test_what_one_worker_awaited_for_an_earlier_tile(moved: int, other: int) -> None:
-    """Tiles that see more and more: words of the one tensor are known before those of the other, where they are cut
+    """Tiles that see more and more: flags of the one tensor are known before those of the other, where they are cut
     otherwise."""
     rows, tile = 29, 4
     x = data(rows, 10)
@@ -158,7 +158,7 @@ def test_a_part_of_the_loop(moved: int, walked: int, pieces: int) -> None:
 
 @SPANS
 def test_positions_of_the_own_part(moved: int, walked: int) -> None:
-    """The words are this rank's, and the loop begins at its first row; both programs share a kernel."""
+    """The flags are this rank's, and the loop begins at its first row; both programs share a kernel."""
     x = data(29, 10)
     operator = loops.own_sums.schedule(
         doubled=sms(2, M=1 << (moved.bit_length() - 1), K=16), column_sums=sms(M=walked, K=16)

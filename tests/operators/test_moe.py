@@ -107,7 +107,7 @@ def assert_mixtures(job: Job, mixtures: list[Mixture], ranks: int, seed: int = 0
 
 @pytest.mark.parametrize("ranks", [1, 8])
 @pytest.mark.parametrize("name", JOBS)
-def test_worlds(name: str, ranks: int) -> None:
+def test_rank_counts(name: str, ranks: int) -> None:
     """Alone, and many of which the last has no tokens; the tests below have two to four ranks."""
     assert_mixtures(JOBS[name], [Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
 

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""Every placement of every operator agrees with torch: worlds, dtypes, sizes, schedules of the machine, slots."""
+"""Every placement of every operator agrees with torch: ranks, dtypes, sizes, schedules of the machine, slots."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_placements_of_an_operator_have_every_seed_type_and_straggler() -> N
 
 @pytest.mark.parametrize("ranks", [1, 8])
 @each()
-def test_worlds(placed: Placed, ranks: int) -> None:
+def test_rank_counts(placed: Placed, ranks: int) -> None:
     """Alone and many; every other test has two to four ranks."""
     assert_calls(placed.operator, calls(placed, [(3 * ranks, 20, 12)], ranks, torch.bfloat16), seed=ranks)
 
@@ -76,7 +76,7 @@ def test_worlds(placed: Placed, ranks: int) -> None:
     sampled(
         [
             *((p, torch.bfloat16) for p in PLACEMENTS),
-            *((p, t) for p in PLACEMENTS if p.name.endswith("as it comes") for t in DTYPES[1:]),
+            *((p, t) for p in PLACEMENTS if p.name.endswith("default") for t in DTYPES[1:]),
         ]
     ),
     ids=str,
@@ -88,7 +88,7 @@ def test_sizes_that_descriptors_take(placed: Placed, dtype: torch.dtype) -> None
 
 @each()
 def test_sizes_change_from_call_to_call(placed: Placed) -> None:
-    """Words and slots are shared by calls of all sizes; the third and the fifth grow the workspace."""
+    """Flags and slots are shared by calls of all sizes; the third and the fifth grow the workspace."""
     sizes = [(20, 20, 12), (4, 20, 12), (33, 20, 12), (20, 20, 12), (21, 40, 24), (1, 20, 12)]
     assert_calls(placed.operator, calls(placed, sizes, 3, torch.float32), seed=2, straggler=1)
 
@@ -135,7 +135,7 @@ def test_arguments_that_descriptors_do_not_take(weight: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(12, 24, 12), (24, 12, 24)])
-def test_bells_of_one_size_stand_for_other_rows_in_the_next(sizes: tuple[int, ...]) -> None:
+def test_doorbells_of_one_size_stand_for_other_rows_in_the_next(sizes: tuple[int, ...]) -> None:
     """So none is rung that nobody hears: what stays on its rank has none."""
     tile = sms(M=2, N=4, K=4, order="ring+1")
     operator = gemm_rs.schedule(scatter=copy_engine(M=2, order="ring+1"), reduce=fused("matmul"), matmul=tile, slots=1)
@@ -166,7 +166,7 @@ def test_an_inner_dimension_that_does_not_divide(placed: Placed, inner: int) -> 
 
 
 # ----------------------------------------------------------------------------------------------------------- calling forms
-@each([named(n) for n in ("ag_gemm SMs pull", "gemm_rs fused", "gemm_rs_ring as it comes")])
+@each([named(n) for n in ("ag_gemm SMs pull", "gemm_rs fused", "gemm_rs_ring by default")])
 def test_out(placed: Placed) -> None:
     """Results are written where the caller says, wherever that is and whatever is there."""
     three = calls(placed, [(13, 20, 12)] * 3, 2, torch.float32)

@@ -15,7 +15,7 @@ from tilelink.ops import ag_moe_outer, ag_outer, outer_ag, plain
 
 RANKS = 3
 PLACEMENTS: dict[str, dict[str, Any]] = {
-    "as it comes": {},
+    "default": {},
     "pull": {"gather": sms(2, M=8, order="ring+1"), "outer": sms(K=16, N=16, M=16)},
     "copy engine": {"gather": copy_engine(M=5, push=True), "outer": sms(2, K=16, N=16, M=16)},
 }

@@ -65,7 +65,7 @@ def many_of_data(rows: Any, at: Any, out: Any) -> None:
 
 
 def assert_right(operator: Operator, inputs: tuple[torch.Tensor, ...], wanted: torch.Tensor) -> None:
-    """Proved, and right under two schedules; there are words of others next to those that are waited for."""
+    """Proved, and right under two schedules; there are flags of others next to those that are waited for."""
     assert operator.verify(*inputs, ranks=RANKS).ok
     for seed in range(2):
         for got in tilelink.launch(lambda: operator(*inputs), RANKS, seed=seed, races=True, device=FEW):

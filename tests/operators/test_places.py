@@ -1,4 +1,4 @@
-"""Positions that programs work out: where they lie, who raises their words, and from where they count."""
+"""Positions that programs work out: where they lie, who raises their flags, and from where they count."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def only_turned(x: Any) -> Any:
 
 
 def test_notifies_of_places_that_are_worked_out() -> None:
-    """A place does not say how often it is named: one word serves them all."""
+    """A place does not say how often it is named: one flag serves them all."""
     x = torch.randn(ROWS, 8)
     operator = rotation(turned)
     assert operator.verify(x, ranks=RANKS).ok

@@ -30,7 +30,7 @@ def first_rows(x: Any) -> Any:
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("slow", [None, 0])
 def test_the_first_row_of_ones_own_part(ranks: int, slow: int | None) -> None:
-    """The word waited for is that of this rank's row; the word of the very first row is raised on rank 0 only."""
+    """The flag waited for is that of this rank's row; the flag of the very first row is raised on rank 0 only."""
     x = [torch.randn(M, N, generator=torch.Generator().manual_seed(r)) for r in range(ranks)]
     placed = first_rows.schedule(scatter=tilelink.sms(2, M=2, push=True), first_row=tilelink.sms(N=16))
     part = -(-M // ranks)
@@ -155,7 +155,7 @@ def test_bits_of_a_position_that_counts_over_all_ranks() -> None:
 
 @tilelink.program("M/R K -> M K")
 def twice(x: Any, everywhere: Any) -> None:
-    """Everybody's rows to everybody, announced as a whole: a word for each rank, and none for positions."""
+    """Everybody's rows to everybody, announced as a whole: a flag for each rank, and none for positions."""
     m, k = tl.tile_id(x)
     tl.tile_push_data(everywhere, (m, k), 2 * tl.tile_load(x, (m, k)))
     tl.producer_tile_notify(everywhere)
@@ -175,7 +175,7 @@ def picked_of_all(x: Any, which: Any) -> Any:
 
 
 @pytest.mark.parametrize("slow", range(3))
-def test_a_vector_of_positions_that_have_no_words_of_their_own(slow: int) -> None:
+def test_a_vector_of_positions_that_have_no_flags_of_their_own(slow: int) -> None:
     """It waits for every rank: positions are no ranks' numbers."""
     x, which = torch.randn(12, 8), torch.arange(11, -1, -1, dtype=torch.int32)
     placed = picked_of_all.schedule(twice=tilelink.sms(1, M=4, K=16), picked=tilelink.sms(1, M=4, K=16))
@@ -230,7 +230,7 @@ def the_last_ones(x: Any) -> Any:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("placement", [tilelink.sms(2), tilelink.sms(1, K=4, own_kernel=True)], ids=str)
 def test_a_program_asks_for_its_own_coordinate(ranks: int, placement: Any) -> None:
-    """Each word has one rank that raises it, whatever the coordinate is called, and however far it is shifted."""
+    """Each flag has one rank that raises it, whatever the coordinate is called, and however far it is shifted."""
     whole = torch.rand(M, N)
     parts = [p.contiguous() for p in whole.split(-(-M // ranks))]
     total = torch.stack([p.sum(0) for p in parts])

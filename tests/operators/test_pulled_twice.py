@@ -76,6 +76,6 @@ def test_of_what_has_no_parts_an_owner_is_whoever_pulled() -> None:
     odd = replace(plan, signals=told)
     assert odd != plan
     for rank in range(RANKS):
-        words = [a for stream in actions(lower(odd), "gather", rank) for a in stream if isinstance(a, Set)]
-        assert words
-        assert {a.rank for a in words} == {rank}
+        flags = [a for stream in actions(lower(odd), "gather", rank) for a in stream if isinstance(a, Set)]
+        assert flags
+        assert {a.rank for a in flags} == {rank}

@@ -12,7 +12,7 @@ import tilelink
 from tests.mapping.plans import plan_of
 from tests.operators import raw
 from tilelink import TilelinkError, sms
-from tilelink.explore.sheets import as_markdown
+from tilelink.explore.report_tables import as_markdown
 from tilelink.ir.plan import Plan
 from tilelink.ops.programs import gather
 from tilelink.runtime.simulated import RaceDetector
@@ -29,7 +29,7 @@ def shard(rank: int, call: int) -> torch.Tensor:
 @pytest.mark.each_triton
 @pytest.mark.parametrize(("ranks", "seed"), [(1, 0), (2, 1), (4, 2)])
 def test_an_all_gather_by_hand(ranks: int, seed: int) -> None:
-    """Five calls: each slot, and the words in it, are used again, while one rank is late."""
+    """Five calls: each slot, and the flags in it, are used again, while one rank is late."""
     found = tilelink.launch(
         lambda: [GATHER(shard(tilelink.rank(), call)) for call in range(5)], ranks, seed=seed, straggler=ranks - 1
     )

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""The plain forms of the dense operators, in two processes with gloo, give what the tile programs give."""
+"""The unfused forms of the dense operators, in two processes with gloo, give what the tile programs give."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def test_to_call_the_plain_form_is_not_to_set_it() -> None:
     with pytest.raises(tilelink.TilelinkError) as caught:
         ops.all_reduce.reference(random(2, 3))
     first, *_, why, hint = str(caught.value).splitlines()
-    assert first == "TL237: a Tensor is no plain form of `all_reduce`"
-    assert why == "  why: `reference` decorates the function that is the plain form"
-    assert hint == "  do:  to call the plain form that there is: all_reduce.reference_fn(…, group=…)"
+    assert first == "TL237: a Tensor is no unfused form of `all_reduce`"
+    assert why == "  why: `reference` decorates the function that is the unfused form"
+    assert hint == "  do:  to call the unfused form that there is: all_reduce.reference_fn(…, group=…)"
     assert ops.all_reduce.reference_fn is before
 
 

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""The plain forms of operators with tables, in two processes with gloo, give what the tile programs give."""
+"""The unfused forms of operators with tables, in two processes with gloo, give what the tile programs give."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""The programs stay as they are: engine, direction, tiles, order, fusion, words and slots are the schedule's alone."""
+"""The programs stay as they are: engine, direction, tiles, order, fusion, flags and slots are the schedule's alone."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def schedules() -> Iterator[Placed]:
     for slots in (1, 4):
         yield Placed(f"ag_gemm: {slots} slots", AG, ag.schedule(slots=slots))
     for span in (32, 64):
-        yield Placed(f"ag_gemm: {span} rows per word", AG, ag.schedule(channels={"rows": span}))
+        yield Placed(f"ag_gemm: {span} rows per flag", AG, ag.schedule(channels={"rows": span}))
 
 
 SCHEDULES = tuple(schedules())
@@ -158,8 +158,8 @@ def by_row(tile: tuple[int, ...], rank: int, ranks: int) -> tuple[int, ...]:
         copy_engine(),
         copy_engine(M=2048, order="ring", push=False, streams=2),
         fused("matmul"),
-        fused("matmul", N=64, behind=None),
-        library("torch.mm", M="M/R", N=8, order="ring", streams=2, otherwise=sms(M=16)),
+        fused("matmul", N=64, deferred=None),
+        library("torch.mm", M="M/R", N=8, order="ring", streams=2, fallback=sms(M=16)),
     ],
     ids=repr,
 )
@@ -176,5 +176,5 @@ def test_an_operator_is_shown_in_a_line() -> None:
     assert repr(placed) == wanted
     assert pretty(placed) == wanted
     assert repr(ag_gemm) == "<operator ag_gemm `M/R K, K N -> M N`>"
-    more = ag_gemm.schedule(channels={"rows": 64}, sequential=True)
-    assert repr(more) == "<operator ag_gemm `M/R K, K N -> M N` scheduled channels={'rows': 64}, sequential=True>"
+    more = ag_gemm.schedule(channels={"rows": 64}, unfused=True)
+    assert repr(more) == "<operator ag_gemm `M/R K, K N -> M N` scheduled channels={'rows': 64}, unfused=True>"

@@ -83,7 +83,7 @@ def channel(plan: Plan) -> Channel:
     return found
 
 
-def test_a_word_for_each_column_of_tiles() -> None:
+def test_a_flag_for_each_column_of_tiles() -> None:
     found = channel(planned("in one kernel"))
     assert (found.joined, found.scope, found.adds) == ("start", "gpu", True)
     assert [(a.axis, a.span) for a in found.axes] == [(1, 8)]
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[str, Operator]] = {
         "dst",
         ops.route_copies.schedule(scaled=MADE, copied=copy_engine(M=4, push=False), picked_whole=sms(T=4, N=8)),
     ),
-    "all of them share a word, whatever `channels` says": (
+    "all of them share a flag, whatever `channels` says": (
         "scaled_out",
         SCHEDULES["in one kernel"].schedule(channels={"scaled_out": 16}),
     ),

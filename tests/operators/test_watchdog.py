@@ -41,11 +41,11 @@ def broken(
 ) -> tuple[Operator, tuple[torch.Tensor, ...]]:
     """This rank's operator and arguments; on rank `on` (None: on all) one notify is left out."""
     session = require()
-    me = session.world.rank
+    me = session.backend.rank
     given = (X[me], W)
     if on not in (None, me):
         return operator, given
-    return without_notify(operator, given, session.world.topology, session.vigil.checks, step, param), given
+    return without_notify(operator, given, session.backend.topology, session.vigil.checks, step, param), given
 
 
 def first_error(*calls: Callable[[], object]) -> TilelinkError:
@@ -64,7 +64,7 @@ def failures(operator: Operator, step: str, param: str, on: int | None = None, *
     def main() -> TilelinkError:
         wrong, given = broken(operator, step, param, on)
         caught = first_error(lambda: wrong(*given), tilelink.check)
-        me = require().world.rank
+        me = require().backend.rank
         good = PULL.schedule(channels={"rows": 8})
         torch.testing.assert_close(good(*given), X.flatten(0, 1) @ W, msg=f"rank {me}")
         return caught
@@ -83,7 +83,7 @@ def test_every_rank_names_who_waits_where_for_what_and_whom(seed: int) -> None:
         whose = "this rank" if rank == 1 else "rank 1"
         assert re.fullmatch(
             rf"rank {rank} gave up waiting in `matmul` after \d\.\d s: worker \d+, "
-            rf"tile \[M 8:16, N (0:16|16:32)\], channel `rows` word [23], of {whose}: seen 0, expected 1",
+            rf"tile \[M 8:16, N (0:16|16:32)\], channel `rows` flag [23], of {whose}: seen 0, expected 1",
             error.message,
         ), error.message
         assert error.loc is not None
@@ -102,7 +102,7 @@ def test_every_rank_names_who_waits_where_for_what_and_whom(seed: int) -> None:
     ids=["pull", "fused", "copy engine", "ring"],
 )
 def test_other_forms(operator: Operator, step: str, param: str) -> None:
-    """With copy engines a stream waits for a bell that nobody rings: it is released with everything else."""
+    """With copy engines a stream waits for a doorbell that nobody rings: it is released with everything else."""
     for error in failures(operator, step, param):
         assert error.code == "TL470"
 
@@ -117,7 +117,7 @@ def test_a_watchdog_that_cannot_be_made_leaves_none(monkeypatch: pytest.MonkeyPa
         session = require()
         found = [session.vigil.checks]
         with monkeypatch.context() as patch:
-            patch.setattr(type(session.world), "watch_over", refused)
+            patch.setattr(type(session.backend), "watch_over", refused)
             with pytest.raises(OSError, match="no memory"):
                 session.watch_over(7.0, True)
         found.append(session.vigil.checks)
@@ -178,7 +178,7 @@ def test_a_rank_that_has_found_nothing_learns_of_it_in_a_later_call() -> None:
         return str(caught)
 
     said = tilelink.launch(main, RANKS, watchdog=3.0)
-    assert "word" in said[1]
+    assert "flag" in said[1]
     assert "of this rank" in said[1]
     for rank in (0, 2):
         assert "rank 1 has not staged `x`: seen 1, expected 2" in said[rank]
@@ -206,14 +206,14 @@ def text(operator: Operator, checks: Checks = Checks()) -> str:
 @pytest.mark.parametrize("operator", [*AG.values(), *RS.values()], ids=[*AG, *RS])
 def test_off_it_leaves_no_trace(operator: Operator) -> None:
     """The variant with limits differs in its waits, their parameter, and the list of what the numbers mean; and it waits for
-    ranks one after the other where the other looks at the words of all side by side."""
+    ranks one after the other where the other looks at the flags of all side by side."""
     off, on = text(operator), text(operator, Checks(watchdog=True))
     assert "watch" not in off
     assert "wait_until" not in on
     waits = re.findall(r"(\w+_wait)_(until|each)\((.*?), shmem\.CMP_GE, (.*)\)", off)
     limited = re.findall(r"(\w+_wait)_within\((.*), shmem\.CMP_GE, (.*), watch_at, (?:\d+|site), (?:t|-1), .*\)", on)
-    for (kind, how, word, value), found in zip(waits, limited, strict=True):
-        one = (kind, word, value) if how == "until" else (kind, word.split(" + ")[0])
+    for (kind, how, flag, value), found in zip(waits, limited, strict=True):
+        one = (kind, flag, value) if how == "until" else (kind, flag.split(" + ")[0])
         assert one == (found if how == "until" else (found[0], found[1].split(" + ")[0]))
     assert len(waits) == off.count("wait_until") + off.count("wait_each") > 0
     numbers = re.findall(r"watch_at, (\d+),", on)
@@ -244,7 +244,7 @@ def test_a_slot_is_free_when_its_users_have_left_with_a_time_limit_too(seed: int
     operator = AG["push"].schedule(slots=1)
 
     def main() -> list[torch.Tensor]:
-        return [operator(X[require().world.rank] + k, W) for k in range(3)]
+        return [operator(X[require().backend.rank] + k, W) for k in range(3)]
 
     for found in tilelink.launch(main, RANKS, watchdog=60.0, races=True, seed=seed, straggler=seed):
         for k, got in enumerate(found):

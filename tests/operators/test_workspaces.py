@@ -18,7 +18,7 @@ from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.pipeline.arguments import Bound
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import require
-from tilelink.runtime.simulated import SimulatedWorld
+from tilelink.runtime.simulated import SimulatedBackend
 
 FAST = {"M": 16, "N": 16, "K": 16}
 AG_OP = ag_gemm.schedule(gather=copy_engine(M=8, push=True), matmul=sms(2, **FAST))
@@ -30,18 +30,18 @@ CALLS = [AG.call(m, 32, 24, 2, torch.float32) for m in (8, 64, 40)]
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of every allocation that outlives a call, of all ranks."""
     sizes: list[int] = []
-    arena, zeros = SimulatedWorld.arena, SimulatedWorld.zeros
+    arena, zeros = SimulatedBackend.arena, SimulatedBackend.zeros
 
-    def counted_arena(self: SimulatedWorld, nbytes: int) -> object:
+    def counted_arena(self: SimulatedBackend, nbytes: int) -> object:
         sizes.append(nbytes)
         return arena(self, nbytes)
 
-    def counted_zeros(self: SimulatedWorld, size: int, dtype: torch.dtype) -> torch.Tensor:
+    def counted_zeros(self: SimulatedBackend, size: int, dtype: torch.dtype) -> torch.Tensor:
         sizes.append(size * dtype.itemsize)
         return zeros(self, size, dtype)
 
-    monkeypatch.setattr(SimulatedWorld, "arena", counted_arena)
-    monkeypatch.setattr(SimulatedWorld, "zeros", counted_zeros)
+    monkeypatch.setattr(SimulatedBackend, "arena", counted_arena)
+    monkeypatch.setattr(SimulatedBackend, "zeros", counted_zeros)
     return sizes
 
 
@@ -53,9 +53,9 @@ def call(op: Operator, number: int) -> None:
 def test_a_cached_call_takes_no_memory_and_does_not_meet(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[str] = []
     for name in ("barrier", "agree"):
-        original = getattr(SimulatedWorld, name)
+        original = getattr(SimulatedBackend, name)
         monkeypatch.setattr(
-            SimulatedWorld,
+            SimulatedBackend,
             name,
             lambda self, *a, name=name, original=original: (met.append(name), original(self, *a))[1],
         )
@@ -63,7 +63,7 @@ def test_a_cached_call_takes_no_memory_and_does_not_meet(taken: list[int], monke
     def main() -> tuple[int, int]:
         call(AG_OP, 1)
         before = len(taken), len(met)
-        require().world.barrier()
+        require().backend.barrier()
         for number in (1, 1, 1):
             call(AG_OP, number)
         return len(taken) - before[0], len(met) - before[1]
@@ -84,7 +84,7 @@ def test_growing_takes_memory_once_per_size_beyond(taken: list[int]) -> None:
 def test_what_is_reserved_with_arguments_is_taken_at_once(taken: list[int]) -> None:
     def main() -> int:
         AG_OP.reserve(*CALLS[0].tensors[tilelink.rank()], M=64)
-        require().world.barrier()
+        require().backend.barrier()
         before = len(taken)
         for number in (0, 1, 2):
             call(AG_OP, number)
@@ -173,19 +173,19 @@ def test_after_closing_the_next_call_starts_anew(taken: list[int]) -> None:
 
 def test_without_memory_to_grow_the_next_call_starts_anew(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The smaller workspace is gone by then, and no call may go on in it."""
-    room = SimulatedWorld.arena
+    room = SimulatedBackend.arena
 
-    def full(self: SimulatedWorld, nbytes: int) -> object:
+    def full(self: SimulatedBackend, nbytes: int) -> object:
         raise torch.OutOfMemoryError(f"{nbytes} bytes")
 
     def main() -> None:
         call(AG_OP, 0)
-        require().world.barrier()
-        monkeypatch.setattr(SimulatedWorld, "arena", full)
+        require().backend.barrier()
+        monkeypatch.setattr(SimulatedBackend, "arena", full)
         with pytest.raises(torch.OutOfMemoryError):
             call(AG_OP, 1)
-        require().world.barrier()
-        monkeypatch.setattr(SimulatedWorld, "arena", room)
+        require().backend.barrier()
+        monkeypatch.setattr(SimulatedBackend, "arena", room)
         before = len(taken)
         call(AG_OP, 0)
         assert len(taken) > before

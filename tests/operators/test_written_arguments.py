@@ -200,13 +200,13 @@ OUTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", OUTS)
 @pytest.mark.parametrize("operator", ["tiles", "plain"])
 def test_results_go_to_memory_of_their_own(name: str, operator: str) -> None:
-    """At the first call, and at later ones, which the same plan serves; in the plain form too."""
+    """At the first call, and at later ones, which the same plan serves; in the unfused form too."""
     make, message = OUTS[name]
-    op = read_only if operator == "tiles" else plainly.schedule(sequential=True)
+    op = read_only if operator == "tiles" else plainly.schedule(unfused=True)
 
     def main() -> None:
-        world: Any = require().world
-        world.group = "the ranks"
+        backend: Any = require().backend
+        backend.group = "the ranks"
         for first in (True, False):
             x, base = torch.ones(4, 4), torch.zeros(40)
             if not first:
@@ -236,11 +236,11 @@ def twice_each(x: Any, y: Any, *, group: Any = None) -> Any:
 
 def test_the_plain_form_writes_to_as_many_results_as_are_given() -> None:
     def main() -> None:
-        world: Any = require().world
-        world.group = "the ranks"
+        backend: Any = require().backend
+        backend.group = "the ranks"
         x, out = torch.ones(4, 4), torch.empty(4, 4)
         for given in ((None, out), out):
-            got = plainly.schedule(sequential=True)(x, x, out=given)
+            got = plainly.schedule(unfused=True)(x, x, out=given)
             assert got[given is not out] is out
             assert all(torch.equal(y, 2 * x) for y in got)
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import compile_time, judging, records, render
 from tilelink.ir.topology import Topology
-from tilelink.runtime.peer import PeerWorld, reach
+from tilelink.runtime.peer import PeerBackend, reach
 
 PROOF = " ".join((render.ROOT / "docs" / "proof.md").read_text().split())
 
@@ -40,7 +40,7 @@ def test_the_page_on_the_proof_counts_what_was_tried() -> None:
         f"{plans['not_planned']:,} more could not be planned, or spoilt so) none was judged differently",
         f"Of {len(rows):,} such mutants of {len({r['operator'] for r in rows})} operators, chosen by chance among "
         f"{len(rows) + missing:,}, the proof refuses {by['refused']:,} and accepts {by['accepted']:,}: {same} run the same",
-        f"Asked about {len(asked)} of those that are refused, the simulated world with its race detector sees {sum(asked)}",
+        f"Asked about {len(asked)} of those that are refused, the simulated backend with its race detector sees {sum(asked)}",
     ):
         assert sentence in PROOF
     assert plans["differ"] == []
@@ -70,11 +70,11 @@ def test_the_compiler_keeps_its_limits() -> None:
 def test_results_name_files_from_the_root_of_the_repository(tmp_path: Path) -> None:
     for path in render.RESULTS.glob("*.json"):
         assert re.findall(r"--> /\S+", path.read_text()) == [], path.name
-    records.write(tmp_path / "rows.json", [{"said": f"  --> {__file__}:7"}], gpus=1, world="peer")
+    records.write(tmp_path / "rows.json", [{"said": f"  --> {__file__}:7"}], gpus=1, backend="peer")
     found = json.loads((tmp_path / "rows.json").read_text())
     assert found["rows"] == [{"said": "  --> tests/project/test_benchmarks.py:7"}]
     assert (found["about"]["gpus"], found["about"]["ranks"]) == (1, 1)
-    assert render.described(found["about"]).startswith("1×None, world `peer`")
+    assert render.described(found["about"]).startswith("1×None, backend `peer`")
 
 
 def test_a_row_over_its_limit_is_not_ok() -> None:
@@ -91,9 +91,9 @@ def test_a_check_on_gpus_fails_with_a_bad_row(
 ) -> None:
     ended: list[bool] = []
     monkeypatch.setattr(judging, "Machine", lambda: SimpleNamespace(rank=0, ranks=4))
-    world = object.__new__(PeerWorld)
-    world.topology, world.places = Topology(4, "peer"), [reach.Place("a", gpu) for gpu in "0101"]
-    monkeypatch.setattr(judging, "require", lambda: SimpleNamespace(world=world))
+    backend = object.__new__(PeerBackend)
+    backend.topology, backend.places = Topology(4, "peer"), [reach.Place("a", gpu) for gpu in "0101"]
+    monkeypatch.setattr(judging, "require", lambda: SimpleNamespace(backend=backend))
     monkeypatch.setattr(judging.tilelink, "launch", lambda body: body())
     monkeypatch.setattr(judging.dist, "destroy_process_group", lambda: ended.append(True))
 
@@ -107,7 +107,7 @@ def test_a_check_on_gpus_fails_with_a_bad_row(
     written = json.loads(out.read_text())
     assert [row["ok"] for row in written["rows"]] == good
     about = written["about"]
-    assert (about["world"], about["ranks"], about["gpus"]) == ("peer", 4, 2)
-    assert render.described(about | {"gpu": "H200"}).startswith("4 ranks on 2×H200, world `peer`")
+    assert (about["backend"], about["ranks"], about["gpus"]) == ("peer", 4, 2)
+    assert render.described(about | {"gpu": "H200"}).startswith("4 ranks on 2×H200, backend `peer`")
     bad = [f"BAD {{'case': {k}, 'ok': False}}" for k, ok in enumerate(good) if not ok]
     assert capsys.readouterr().out.splitlines() == ["case 0", "case 1", f"2 rows, {len(bad)} bad", *bad]

@@ -21,7 +21,7 @@ SAME = {
     "TL423": "runtime/peer/streams runtime/simulated/streams",
     "TL424": "runtime/peer/streams runtime/simulated/interpreter",
     "TL450": "runtime/launching runtime/simulated/interpreter",
-    "TL454": "runtime/launching runtime/processes runtime/simulated/world",
+    "TL454": "runtime/launching runtime/processes runtime/simulated/backend",
     "TL473": "pipeline/contracts runtime/watchdog",
     "TL505": "runtime/simulated/builder runtime/simulated/interpreter",
     "TL604": "mapping/structure proof/check",

@@ -54,7 +54,7 @@ def test_operators_of_the_library(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sampled(sorted(forms())))
-def test_forms_in_a_world_of_many_tiles(name: str) -> None:
+def test_forms_of_many_tiles(name: str) -> None:
     """Where conditions that hold in few places have axes packed, and boxes touch several cells."""
     lowered = lower(form(name, 8, {"M": 8 * 997 - 5, "K": 512, "N": 512}, 128))
     assert found(lowered) == []
@@ -135,7 +135,7 @@ def test_an_await_that_is_left_out_is_found(name: str) -> None:
 
 def _needed(e: Executor) -> Iterator[Op]:
     """Awaits behind which something is read, unless the executor comes after those that make it."""
-    if any(before not in ("enter", "stage") for before in e.after):
+    if any(before not in ("call_entry", "stage") for before in e.after):
         return
     for loop in e.loops:
         ops = list(walk(loop.body))
@@ -199,7 +199,7 @@ def test_what_travels_beside_data_is_seen_by_workers_only() -> None:
         assert f"`{ENTERED}` travels beside data, which only workers see" in found(spoilt)
 
 
-def test_bells_that_several_loops_wait_for_are_counted() -> None:
+def test_doorbells_that_several_loops_wait_for_are_counted() -> None:
     """Those of a stream and of workers have other numbers of tiles."""
     lowered = next(lower(m.plan) for m in mappings(operators()["ring_attention"]) if m.name == "flash: library")
     k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == "hand_on_k_rows")

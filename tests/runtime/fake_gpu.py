@@ -25,7 +25,7 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline import calls
 from tilelink.runtime import kernels
 from tilelink.runtime.arena import Arenas
-from tilelink.runtime.peer import GpuWorld, SymmetricBlock, driver, packing
+from tilelink.runtime.peer import GpuBackend, SymmetricBlock, driver, packing
 from tilelink.runtime.peer.streams import CudaStream, Launcher
 from tilelink.runtime.watchdog import Guard
 from tilelink.runtime.watcher import StoreWatcher, this_process
@@ -68,7 +68,7 @@ class Notes:
 
 
 class Stream:
-    """As much of `torch.cuda.Stream` as streams of a world need."""
+    """As much of `torch.cuda.Stream` as streams of a backend need."""
 
     def __init__(self, handle: int) -> None:
         self.cuda_stream, self.device_index = handle, 0
@@ -96,7 +96,7 @@ def entered(stream: Stream) -> Iterator[None]:
         CURRENT.pop()
 
 
-class FakeWorld(GpuWorld):
+class FakeBackend(GpuBackend):
     """Rank `rank` of `ranks`, whose peers' memory is this process's and which nobody else runs in."""
 
     alive = True  # pyright: ignore[reportAssignmentType]
@@ -113,8 +113,8 @@ class FakeWorld(GpuWorld):
         self._thread = threading.local()
         self._current_handle = lambda index: MAIN
 
-    def _part(self, group: object) -> GpuWorld:
-        raise AssertionError("nobody makes a group of this world")
+    def _part(self, group: object) -> GpuBackend:
+        raise AssertionError("nobody makes a group of this backend")
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
         peers = tuple(torch.zeros(nbytes + 256, dtype=torch.uint8) for _ in range(self.ranks))
@@ -124,7 +124,7 @@ class FakeWorld(GpuWorld):
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         return torch.zeros(count, dtype=torch.int64)
 
-    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
+    def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
         """The thread as on a GPU; the peers' processes are this one, and nobody leaves word."""
         peers = {rank: this_process() for rank in range(self.ranks) if rank != self.rank}
         board = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]

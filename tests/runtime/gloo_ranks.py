@@ -112,7 +112,7 @@ def check_refusals(rank: int) -> None:
     assert str(caught.value) == (
         "TL475: there are no kernels to trace or to time in processes on the CPU\n"
         "  why: operators run their references there, in plain torch\n"
-        "  do:  do it on GPUs, or on simulated ranks: TILELINK_WORLD=simulated, and no torchrun"
+        "  do:  do it on GPUs, or on simulated ranks: TILELINK_BACKEND=simulated, and no torchrun"
     )
     with pytest.raises(tilelink.TilelinkError, match=r"TL452: "):
         ops.ag_gemm(x, torch.ones(6, 7 + rank))

@@ -1,4 +1,4 @@
-"""One of four processes: worlds of two groups at once, and of ranks that share GPUs, with CPU memory in place of a GPU's.
+"""One of four processes: backends of two groups at once, and of ranks that share GPUs, with CPU memory in place of a GPU's.
 
 python group_ranks.py RANK STORE
 """
@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime.grid import Grid
-from tilelink.runtime.nvshmem import NvshmemWorld
-from tilelink.runtime.peer import PeerWorld, SymmetricBlock, reach
+from tilelink.runtime.nvshmem import NvshmemBackend
+from tilelink.runtime.peer import PeerBackend, SymmetricBlock, reach
 from tilelink.runtime.session import Session
 
 CPU = torch.device("cpu")
@@ -32,55 +32,58 @@ SHARED = (
 class CpuHeap:
     """Plain memory; its peers are not reached, only their addresses are told."""
 
-    def __init__(self, world: PeerWorld) -> None:
-        self.world = world
+    def __init__(self, backend: PeerBackend) -> None:
+        self.backend = backend
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
         local = torch.ones(nbytes, dtype=torch.uint8)
         return SymmetricBlock(
-            local, (local,) * self.world.ranks, tuple(self.world.agree(local.data_ptr())), lambda: None
+            local, (local,) * self.backend.ranks, tuple(self.backend.agree(local.data_ptr())), lambda: None
         )
 
 
 def check(rank: int) -> None:
-    whole = Session(PeerWorld(heap=CpuHeap))  # pyright: ignore[reportArgumentType]
-    assert not whole.world.topology.shared
-    assert (whole.world.rank, whole.world.ranks) == (rank, 4)
+    whole = Session(PeerBackend(heap=CpuHeap))  # pyright: ignore[reportArgumentType]
+    assert not whole.backend.topology.shared
+    assert (whole.backend.rank, whole.backend.ranks) == (rank, 4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     pair = [rank // 2 * 2, rank // 2 * 2 + 1]
-    named = {"process group": mesh.get_group("tensor"), "mesh": mesh["tensor"], "ranks": whole.world.among(pair)}
+    named = {"process group": mesh.get_group("tensor"), "mesh": mesh["tensor"], "ranks": whole.backend.among(pair)}
     for group in named.values():
         part = whole.of(group)
         assert part is whole.of(group)
-        world = part.world
-        assert (world.rank, world.ranks, world.topology.ranks) == (rank % 2, 2, 2)
-        assert world.agree(rank) == pair
-        arena = world.arena(256 * (1 + rank // 2))  # another size in either group
+        backend = part.backend
+        assert (backend.rank, backend.ranks, backend.topology.ranks) == (rank % 2, 2, 2)
+        assert backend.agree(rank) == pair
+        arena = backend.arena(256 * (1 + rank // 2))  # another size in either group
         context = arena.context.tolist()
         assert context[:2] == [rank % 2, 2]
         assert context[2 + rank % 2] == arena.local.data_ptr()
         assert context[4:] == pair
         assert not arena.local.any()
         arena.free()
-        assert whole.named(world.name) is part
-    assert whole.named(whole.world.name) is whole
+        assert whole.named(backend.name) is part
+    assert whole.named(whole.backend.name) is whole
     with pytest.raises(TilelinkError, match="TL456"):
         whole.named("nobody's")
     assert whole.of(named["mesh"]) is whole.of(named["process group"]) is not whole.of(named["ranks"])
     column = whole.named(mesh.get_group("data").group_name)  # known to torch.distributed alone so far
     assert whole.of(mesh["data"]) is column
-    across = column.world
+    across = column.backend
     assert across.agree(rank) == [rank % 2, rank % 2 + 2]
     assert whole.of(dist.group.WORLD) is whole
     laid = whole.of(mesh)  # one with axes of its own
-    assert [(a.name, a.size, a.reach) for a in laid.world.topology.axes] == [("DATA", 2, "peer"), ("TENSOR", 2, "peer")]
-    assert (laid.world.rank, laid.world.ranks) == (rank, 4)
-    assert laid is whole.of(Grid((("DATA", 2), ("TENSOR", 2)))) is whole.named(laid.world.name) is not whole
-    arena = laid.world.arena(256)
+    assert [(a.name, a.size, a.reach) for a in laid.backend.topology.axes] == [
+        ("DATA", 2, "peer"),
+        ("TENSOR", 2, "peer"),
+    ]
+    assert (laid.backend.rank, laid.backend.ranks) == (rank, 4)
+    assert laid is whole.of(Grid((("DATA", 2), ("TENSOR", 2)))) is whole.named(laid.backend.name) is not whole
+    arena = laid.backend.arena(256)
     bases = arena.context.tolist()[2:6]
-    line = laid.world.topology.line(rank, "DATA")
+    line = laid.backend.topology.line(rank, "DATA")
     assert arena.along(line).tolist() == [rank // 2, 2, bases[rank % 2], bases[rank % 2 + 2], rank % 2, rank % 2 + 2]
-    assert laid.world.context_of(arena.local, line) is arena.along(line)
+    assert laid.backend.context_of(arena.local, line) is arena.along(line)
     arena.free()
     with pytest.raises(TilelinkError, match="TL457"):
         whole.of(Grid((("DATA", 3),)))
@@ -88,26 +91,26 @@ def check(rank: int) -> None:
     for wrong, code in ((row, "TL454"), ("tensor", "TL454"), (dist.GroupMember.NON_GROUP_MEMBER, "TL455")):
         with pytest.raises(TilelinkError, match=code):
             whole.of(wrong)
-    whole.world.barrier()
+    whole.backend.barrier()
 
 
 def check_shared(rank: int) -> None:
     """Two ranks on each of two GPUs; none of them on its own."""
     with mock.patch.object(reach, "place_of", return_value=reach.Place("here", str(rank % 2))):
         with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
-            PeerWorld(heap=CpuHeap)  # pyright: ignore[reportArgumentType]
+            PeerBackend(heap=CpuHeap)  # pyright: ignore[reportArgumentType]
         with mock.patch.dict(os.environ, {"TILELINK_SHARE_GPUS": "1"}):
             with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
-                NvshmemWorld()
+                NvshmemBackend()
             assert ALLOWED not in os.environ
             with mock.patch.object(reach.log, "warning") as said:
-                worlds = [PeerWorld(heap=CpuHeap) for _ in range(2)]  # pyright: ignore[reportArgumentType]
-                part = worlds[0].within(worlds[0].among([rank % 2, rank % 2 + 2]))  # both of one GPU
+                backends = [PeerBackend(heap=CpuHeap) for _ in range(2)]  # pyright: ignore[reportArgumentType]
+                part = backends[0].within(backends[0].among([rank % 2, rank % 2 + 2]))  # both of one GPU
             assert [c.args[0] % c.args[1:] for c in said.call_args_list] == [SHARED] * (rank == 0)
             assert os.environ.pop(ALLOWED) == "1"
-            assert all(world.topology.shared for world in (*worlds, part))
+            assert all(backend.topology.shared for backend in (*backends, part))
             assert part.agree(rank) == [rank % 2, rank % 2 + 2]
-            worlds[0].barrier()
+            backends[0].barrier()
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 
 from tilelink.device import watch
+from tilelink.runtime.backend import Watcher
 from tilelink.runtime.watchdog import Entry, Finding, Guard
 from tilelink.runtime.watcher import StoreWatcher
-from tilelink.runtime.world import Watcher
 
 
 class StandIn:
-    """As much of a world as a guard needs."""
+    """As much of a backend as a guard needs."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
@@ -27,7 +27,7 @@ class StandIn:
 
     def limit_waits(self, seconds: float | None) -> None: ...
 
-    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> Watcher | None: ...
+    def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> Watcher | None: ...
 
 
 def reporting(guard: Guard) -> None:

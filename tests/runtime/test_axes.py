@@ -10,7 +10,7 @@ import torch
 from triton import knobs
 
 from examples.data_and_tensor_parallel import LINEAR
-from tests.runtime.fake_gpu import COMPILER, FakeWorld, Notes, fake_gpu
+from tests.runtime.fake_gpu import COMPILER, FakeBackend, Notes, fake_gpu
 from tilelink import copy_engine, sms
 from tilelink.runtime.grid import Grid
 from tilelink.runtime.session import Session
@@ -39,7 +39,7 @@ def notes() -> Iterator[Notes]:
 def test_the_driver_gets_what_tritons_own_launcher_passes(name: str, shared: bool, notes: Notes) -> None:
     """`shared`: arguments that peers of a line read where they lie bring the context of that line along."""
     notes.fail(0)
-    session = Session(FakeWorld(RANK, 4, notes).laid_out(Grid((("DP", 2), ("TP", 2)))))
+    session = Session(FakeBackend(RANK, 4, notes).laid_out(Grid((("DP", 2), ("TP", 2)))))
     given = [torch.zeros(64, 128, dtype=torch.bfloat16), torch.zeros(64, 64, dtype=torch.bfloat16)]
     given = [session.empty(t.shape, t.dtype) for t in given] if shared else given
     out = SCHEDULES[name](*given, session=session)
@@ -62,8 +62,8 @@ def test_the_driver_gets_what_tritons_own_launcher_passes(name: str, shared: boo
 
 def test_a_context_has_the_ranks_of_a_line(notes: Notes) -> None:
     notes.fail(0)
-    world = FakeWorld(RANK, 4, notes).laid_out(Grid((("DP", 2), ("TP", 2))))
-    arena = world.arena(512)
+    backend = FakeBackend(RANK, 4, notes).laid_out(Grid((("DP", 2), ("TP", 2))))
+    arena = backend.arena(512)
     bases = arena.context.tolist()[2:6]
     assert arena.along((2, 3)).tolist() == [0, 2, bases[2], bases[3], 2, 3]
     assert arena.along((0, 2)).tolist() == [1, 2, bases[0], bases[2], 0, 2]

@@ -31,22 +31,22 @@ def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         environment.distributed()
 
 
-def test_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TILELINK_WORLD", raising=False)
-    assert environment.world() is None
-    monkeypatch.setenv("TILELINK_WORLD", "")
-    assert environment.world() is None
-    monkeypatch.setenv("TILELINK_WORLD", "nvshmem")
-    assert environment.world() == "nvshmem"
+def test_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TILELINK_BACKEND", raising=False)
+    assert environment.backend() is None
+    monkeypatch.setenv("TILELINK_BACKEND", "")
+    assert environment.backend() is None
+    monkeypatch.setenv("TILELINK_BACKEND", "nvshmem")
+    assert environment.backend() == "nvshmem"
 
 
-def test_unknown_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILELINK_WORLD", "moon")
+def test_unknown_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILELINK_BACKEND", "moon")
     with pytest.raises(TilelinkError) as caught:
-        environment.world()
+        environment.backend()
     assert str(caught.value) == (
-        "TL400: TILELINK_WORLD is 'moon', which is no world\n"
-        "  why: operators run in one of four worlds\n"
+        "TL400: TILELINK_BACKEND is 'moon', which is no backend\n"
+        "  why: operators run in one of four backends\n"
         "  do:  set it to one of simulated, peer, nvshmem, gloo, or unset it"
     )
 

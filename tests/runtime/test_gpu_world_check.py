@@ -20,11 +20,11 @@ from triton.runtime.driver import driver as active_driver
 
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
+from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.peer.streams import Launcher
-from tilelink.runtime.world import Descriptor
 
 HERE = Path(__file__).parents[2]
-SCRIPT = HERE / "benchmarks" / "gpu_world_check.py"
+SCRIPT = HERE / "benchmarks" / "gpu_backend_check.py"
 TARGETS = [
     GPUTarget("cuda", 80, 32),
     GPUTarget("cuda", 90, 32),
@@ -46,14 +46,14 @@ EXCHANGE = {
 @pytest.fixture(scope="module")
 def check() -> Iterator[ModuleType]:
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("gpu_world_check", SCRIPT)
+    spec = importlib.util.spec_from_file_location("gpu_backend_check", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_world_check"] = module
+    sys.modules["gpu_backend_check"] = module
     spec.loader.exec_module(module)
     yield module
-    del sys.modules["gpu_world_check"]
+    del sys.modules["gpu_backend_check"]
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.backend}-{target.arch}")

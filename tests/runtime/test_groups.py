@@ -1,4 +1,4 @@
-"""Sub-groups of the worlds on GPUs, as far as they can be tested without one."""
+"""Sub-groups of the backends on GPUs, as far as they can be tested without one."""
 
 from __future__ import annotations
 

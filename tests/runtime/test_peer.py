@@ -1,4 +1,4 @@
-"""What can be said of the worlds on GPUs where there is none."""
+"""What can be said of the backends on GPUs where there is none."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.arena import Arenas
-from tilelink.runtime.nvshmem import NvshmemWorld, library
+from tilelink.runtime.backend import Arena as ArenaProtocol
+from tilelink.runtime.backend import Backend, Descriptor, Stream
+from tilelink.runtime.nvshmem import NvshmemBackend, library
+from tilelink.runtime.nvshmem.backend import NvshmemStream
 from tilelink.runtime.nvshmem.heap import RemoteRanges
-from tilelink.runtime.nvshmem.world import NvshmemStream
-from tilelink.runtime.peer import Arena, CudaStream, PeerWorld, SymmetricBlock, driver, reach
+from tilelink.runtime.peer import Arena, CudaStream, PeerBackend, SymmetricBlock, driver, reach
 from tilelink.runtime.peer.streams import Launcher
-from tilelink.runtime.world import Arena as ArenaProtocol
-from tilelink.runtime.world import Descriptor, Stream, World
 
 CPU = torch.device("cpu")
 
 
-def as_world(world: PeerWorld | NvshmemWorld) -> World:
-    """For the type checker: both worlds are what operators need."""
-    return world
+def as_backend(backend: PeerBackend | NvshmemBackend) -> Backend:
+    """For the type checker: both backends are what operators need."""
+    return backend
 
 
 def as_arena(arena: Arena) -> ArenaProtocol:
@@ -180,28 +180,28 @@ def stream() -> CudaStream:
     return CudaStream(FakeStream(), Launcher(CPU))  # pyright: ignore[reportArgumentType]
 
 
-def test_copies_and_bells_want_gpus() -> None:
+def test_copies_and_doorbells_want_gpus() -> None:
     with pytest.raises(TilelinkError, match="TL427"):
         stream().copy(torch.zeros(1), torch.zeros(1))
     with pytest.raises(TilelinkError, match=r"TL428: torch.int64 of shape"):
-        stream().wait_bell(torch.zeros(1, dtype=torch.int64))
+        stream().wait_doorbell(torch.zeros(1, dtype=torch.int64))
 
 
-def test_no_bells_on_hip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_doorbells_on_hip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.0")
     driver.library.cache_clear()
     with pytest.raises(TilelinkError, match=r"TL420: .* HIP"):
-        driver.operate(driver.bell_operations(0, 1), 0)
+        driver.operate(driver.doorbell_operations(0, 1), 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_no_gpu() -> None:
     with pytest.raises(TilelinkError) as caught:
-        PeerWorld()
+        PeerBackend()
     assert str(caught.value) == (
         "TL432: this process sees no GPU\n"
-        "  why: the worlds peer and nvshmem run kernels on GPUs\n"
-        "  do:  set TILELINK_WORLD=simulated to run on the CPU"
+        "  why: the backends peer and nvshmem run kernels on GPUs\n"
+        "  do:  set TILELINK_BACKEND=simulated to run on the CPU"
     )
 
 
@@ -213,7 +213,7 @@ def test_two_ranks_on_one_gpu() -> None:
     assert str(caught.value) == (
         "TL433: ranks 1 and 3 run on one GPU\n"
         "  why: kernels of two processes take turns on a GPU, and these wait for one another\n"
-        "  do:  call torch.cuda.set_device(LOCAL_RANK) before the first operator, or, to try things out slowly in the world "
+        "  do:  call torch.cuda.set_device(LOCAL_RANK) before the first operator, or, to try things out slowly in the backend "
         "peer, set TILELINK_SHARE_GPUS=1"
     )
 
@@ -255,7 +255,7 @@ def test_more_processes_than_gpus(fourth: Host) -> None:
     assert str(caught.value) == (
         "TL433: process 3 of this host has no GPU of its own: there are 2\n"
         "  why: kernels of two processes take turns on a GPU, and these wait for one another\n"
-        "  do:  start torchrun with --nproc-per-node=2, or, to try things out slowly in the world peer, set "
+        "  do:  start torchrun with --nproc-per-node=2, or, to try things out slowly in the backend peer, set "
         "TILELINK_SHARE_GPUS=1"
     )
 

@@ -19,12 +19,12 @@ import triton
 from triton import knobs
 from triton.backends.nvidia import driver as triton_driver
 
-from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeWorld, Notes, fake_gpu
+from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeBackend, Notes, fake_gpu
 from tests.selection import first, sampled
-from tilelink import Operator, TilelinkError, by_runs, copy_engine, fused, library, sms
+from tilelink import Operator, TilelinkError, by_panels, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
 from tilelink.pipeline.calls import prepare
-from tilelink.runtime import world as W
+from tilelink.runtime import backend as W
 from tilelink.runtime.memory import Workspace
 from tilelink.runtime.peer import driver, packing
 from tilelink.runtime.session import Session
@@ -62,14 +62,14 @@ def notes() -> Iterator[Notes]:
 @pytest.fixture
 def session(notes: Notes) -> Session:
     notes.fail(0)
-    return Session(FakeWorld(RANK, RANKS, notes))
+    return Session(FakeBackend(RANK, RANKS, notes))
 
 
 @pytest.fixture
 def watched(notes: Notes) -> Iterator[Session]:
     """A session whose kernels wait with a time limit, the thread that looks after it included."""
     notes.fail(0)
-    session = Session(FakeWorld(RANK, RANKS, notes), watchdog=30.0)
+    session = Session(FakeBackend(RANK, RANKS, notes), watchdog=30.0)
     yield session
     session.vigil.stop()
 
@@ -155,7 +155,7 @@ def test_the_driver_that_takes_notes_can_be_left_and_entered_again(name: str, no
     expected = len(lines(notes, op, session, given, out))
     with fake_gpu() as again:
         given = tensors(op)
-        other = Session(FakeWorld(RANK, RANKS, again))
+        other = Session(FakeBackend(RANK, RANKS, again))
         assert len(lines(again, op, other, given, begun(op, other, given))) == expected > 0
 
 
@@ -176,7 +176,7 @@ def test_what_reaches_the_driver_for_a_pushed_all_gather(notes: Notes, session: 
     assert all(f"stream={MAIN}" in line for line in found if line[0] == "launch")
 
 
-def test_bells_are_waited_for_and_reset_before_the_copy(notes: Notes, session: Session) -> None:
+def test_doorbells_are_waited_for_and_reset_before_the_copy(notes: Notes, session: Session) -> None:
     op = OPERATORS["GEMM+RS, copy engine"]
     given = tensors(op)
     out = begun(op, session, given)
@@ -211,7 +211,7 @@ def test_a_cached_call_asks_neither_triton_nor_for_memory(
     monkeypatch.setattr(triton.JITFunction, "run", refuse)
     monkeypatch.setattr(triton_driver, "make_tensordesc_arg", refuse)
     for method in ("agree", "barrier", "zeros", "arena", "maker", "shared_words", "drain"):
-        monkeypatch.setattr(FakeWorld, method, refuse)
+        monkeypatch.setattr(FakeBackend, method, refuse)
     monkeypatch.setattr(Workspace, "view", refuse)
     counts = [notes.count()]
     for _ in range(4):
@@ -239,7 +239,7 @@ def test_a_library_function_is_called_on_its_stream_between_wait_and_wait(notes:
         rows.copy_(torch.randn(256, 128))
         heard.clear()
         found = [line.split() for line in lines(notes, op, session, (x, weight), out)]
-        # enter; fork twice; the pushes with their words; the function, and await_word before all but the first; joins.
+        # call_entry; fork twice; the pushes with their flags; the function, and await_flag before all but the first; joins.
         begin = 1 + 2 * 2 + 2 * (RANKS - 1)
         assert [line[0] for line in found] == (
             ["launch", *["record", "wait"] * 2, *["copy"] * 2 * (RANKS - 1), *["launch"] * (RANKS - 1)]
@@ -270,7 +270,7 @@ def test_runs_are_kept_for_the_merge_of_their_own_call(notes: Notes, session: Se
         return made[-1]
 
     made: list[torch.Tensor] = []
-    op = ag_attention.schedule(flash=library(by_runs(merge=join)(total), T="T/R"))
+    op = ag_attention.schedule(flash=library(by_panels(merge=join)(total), T="T/R"))
     given = tuple(torch.randn(16, 2, 8).bfloat16() for _ in range(3))
     out = begun(op, session, given)
     (workspace,) = session.workspaces.values()
@@ -280,7 +280,7 @@ def test_runs_are_kept_for_the_merge_of_their_own_call(notes: Notes, session: Se
         for told in (heard, made, merged):
             told.clear()
         found = [line.split()[0] for line in lines(notes, op, session, given, out)]
-        # enter; three streams forked; two pushes with their words to each peer; two words before the second run; joins.
+        # call_entry; three streams forked; two pushes with their flags to each peer; two flags before the second run; joins.
         begin = 1 + 2 * 3 + 2 * 2 * (RANKS - 1)
         assert len(found) == begin + 2 + 2 * 3
         assert heard == [("keys 16", 103, begin), ("keys 0", 103, begin + 2), ("merge", 103, begin + 2)]
@@ -297,7 +297,7 @@ def test_how_long_the_host_takes(kind: str, notes: Notes, request: pytest.Fixtur
     gc.collect()
     notes.start(write=False)
     op(*given, out=out, session=session)
-    assert notes.count() == 2 + 2 * (RANKS - 1) + 2 * 2  # launches, copies with their words, and fork and join
+    assert notes.count() == 2 + 2 * (RANKS - 1) + 2 * 2  # launches, copies with their flags, and fork and join
     calls, best = 200, float("inf")
     for _ in range(15):
         begin = time.process_time()
@@ -313,7 +313,7 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     out = begun(op, session, given)
 
     prepared = prepare(op.compiler, session, given, (), {})
-    kinds = [a.kind for a in prepared.loaded.source.kernel("enter").args if a.kind != "constant"]
+    kinds = [a.kind for a in prepared.loaded.source.kernel("call_entry").args if a.kind != "constant"]
 
     def credits() -> int:
         parameters = lines(notes, op, session, given, out)[0].rpartition("parameters=")[2].split(",")
@@ -323,10 +323,10 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     (workspace,) = session.workspaces.values()
     workspace.heard = False
     assert credits() == 1
-    assert isinstance(session.world, FakeWorld)
-    session.world.is_capturing = True
+    assert isinstance(session.backend, FakeBackend)
+    session.backend.is_capturing = True
     assert credits() == 1
-    session.world.is_capturing = False
+    session.backend.is_capturing = False
     assert [credits() for _ in range(3)] == [1, 1, 1]
 
 
@@ -420,8 +420,8 @@ def test_tensor_maps_are_kept_by_address(notes: Notes, monkeypatch: pytest.Monke
 
 
 def step(session: Session, work: W.Work, number: int, **given: torch.Tensor) -> tuple[W.Step, W.Call]:
-    call = W.Call(given, 0, session.world.main_stream())
-    return session.world.step(work, number, call), call
+    call = W.Call(given, 0, session.backend.main_stream())
+    return session.backend.step(work, number, call), call
 
 
 def test_rows_that_lie_apart_are_copied_row_by_row(notes: Notes, session: Session) -> None:
@@ -453,7 +453,7 @@ def test_a_peers_argument_is_found_anew_in_each_call(notes: Notes, session: Sess
         call.tensors = {"x": given}
         notes.start()
         run(call)
-        source = session.world.symmetric_arena(given, 3).data_ptr() + 40
+        source = session.backend.symmetric_arena(given, 3).data_ptr() + 40
         assert notes.lines() == [f"copy target={target.data_ptr() + 8} source={source} bytes=24 stream=102"]
 
 
@@ -464,23 +464,25 @@ def test_ranks_agree_once_on_where_a_peers_argument_lies(
     op = OPERATORS["AG+GEMM, SMs"]
     x, weight = tensors(op)
     whole = session.empty((3, *x.shape), x.dtype)
-    agree, told = FakeWorld.agree, list[Any]()
-    monkeypatch.setattr(FakeWorld, "agree", lambda self, value: (told.append(value), agree(self, value))[1])
+    agree, told = FakeBackend.agree, list[Any]()
+    monkeypatch.setattr(FakeBackend, "agree", lambda self, value: (told.append(value), agree(self, value))[1])
     for part in (0, 1):
         op(whole[part], weight, session=session)
     stated = [value[1] for value in told if isinstance(value, tuple) and value[0] == "calls an operator"]
     assert [each.places for each in stated] == [(("x", (1, part * x.nbytes)),) for part in (0, 1)]
     told.clear()
-    assert isinstance(session.world, FakeWorld)
-    session.world.is_capturing = True
+    assert isinstance(session.backend, FakeBackend)
+    session.backend.is_capturing = True
     for part in (1, 0):
         op(whole[part], weight, session=session)
     assert told == []
     with pytest.raises(TilelinkError) as refused:
         op(whole[2], weight, session=session)
     assert (refused.value.code, refused.value.hint) == ("TL437", "make the same call once before capturing it")
-    session.world.is_capturing = False
-    monkeypatch.setattr(FakeWorld, "agree", lambda self, value: [("calls an operator", stated[0]), value, value, value])
+    session.backend.is_capturing = False
+    monkeypatch.setattr(
+        FakeBackend, "agree", lambda self, value: [("calls an operator", stated[0]), value, value, value]
+    )
     with pytest.raises(TilelinkError) as refused:
         op(whole[2], weight, session=session)
     assert (refused.value.code, refused.value.message) == (
@@ -516,7 +518,10 @@ def test_the_drivers_refusal_is_told(name: str, notes: Notes, session: Session) 
     notes.fail(700)
     with pytest.raises(TilelinkError, match=r"TL422: cuLaunchKernelEx failed with CUDA_ERROR_ILLEGAL_ADDRESS"):
         op(*given, out=out, session=session)
-    for work, call in ((W.WaitBell(out), "cuStreamBatchMemOp"), (W.Follow(1), "cuEventRecord or cuStreamWaitEvent")):
+    for work, call in (
+        (W.WaitDoorbell(out), "cuStreamBatchMemOp"),
+        (W.Follow(1), "cuEventRecord or cuStreamWaitEvent"),
+    ):
         run, first = step(session, work, 2)
         with pytest.raises(TilelinkError, match=f"TL422: {call} failed"):
             run(first)

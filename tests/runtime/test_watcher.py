@@ -114,7 +114,7 @@ def test_processes() -> None:
 
 @pytest.mark.parametrize("said", [False, True])
 def test_a_rank_that_has_ended(said: bool) -> None:
-    """Without a word nobody can go on; one that has left by itself is only missed by the next call."""
+    """Without a flag nobody can go on; one that has left by itself is only missed by the next call."""
     bench = Bench(2)
     bench.watchers[0].patience = 0.01
     child = sleeper()

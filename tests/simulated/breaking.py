@@ -1,4 +1,4 @@
-"""Emitted text and SHMEM functions with one mistake each, run in the simulated world as if they had been emitted so."""
+"""Emitted text and SHMEM functions with one mistake each, run in the simulated backend as if they had been emitted so."""
 
 from __future__ import annotations
 

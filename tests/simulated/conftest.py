@@ -1,4 +1,4 @@
-"""The simulated world is an adapter to Triton's interpreter: all of its tests are of each version."""
+"""The simulated backend is an adapter to Triton's interpreter: all of its tests are of each version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All-gather + matmul by pull, in the style of what codegen emits: two roles, persistent, a word per gathered tile.
+"""All-gather + matmul by pull, in the style of what codegen emits: two roles, persistent, a flag per gathered tile.
 
 Rows of a tile may come from several ranks: the last rank may hold fewer rows, and BM need not divide a rank's part.
 """

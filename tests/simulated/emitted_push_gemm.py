@@ -1,4 +1,4 @@
-"""All-gather by copy engine (push) + matmul with pointer loads: gates, bells, totals sent by copy, two slots."""
+"""All-gather by copy engine (push) + matmul with pointer loads: gates, doorbells, totals sent by copy, two slots."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ from tilelink.device import peer as shmem
 
 
 @triton.jit
-def credit_gate(left, bell, epoch, context, SLOTS: tl.constexpr):
+def credit_gate(left, doorbell, epoch, context, SLOTS: tl.constexpr):
     """One worker: tell every rank that this one has left the previous call, and ring when all have left `SLOTS` ago."""
     R = shmem.n_pes(context)
     me = shmem.my_pe(context)
@@ -15,7 +15,7 @@ def credit_gate(left, bell, epoch, context, SLOTS: tl.constexpr):
         shmem.signal_op(left + me, epoch - 1, shmem.SIGNAL_SET, pe, context)
     for pe in range(R):
         shmem.signal_wait_until(left + pe, shmem.CMP_GE, epoch - SLOTS)
-    shmem.ring_bell(bell)
+    shmem.ring_doorbell(doorbell)
 
 
 @triton.jit

@@ -5,40 +5,40 @@ import triton.language as tl
 
 
 @triton.jit
-def whole(data, words):
+def whole(data, flags):
     tl.store(data + tl.arange(0, 64), 5)
 
 
 @triton.jit
-def neighbours(data, words):
+def neighbours(data, flags):
     """21 elements each."""
     at = tl.arange(0, 32)
     tl.store(data + tl.program_id(0) * 21 + at, at, mask=at < 21)
 
 
 @triton.jit
-def overlapping(data, words):
+def overlapping(data, flags):
     at = tl.arange(0, 32)
     tl.store(data + tl.program_id(0) * 20 + at, at, mask=at < 21)
 
 
 @triton.jit
-def odd_and_even(data, words):
+def odd_and_even(data, flags):
     at = tl.arange(0, 64)
     tl.store(data + at, at, mask=at % 2 == tl.program_id(0))
 
 
 @triton.jit
-def histogram(data, words):
+def histogram(data, flags):
     tl.atomic_add(data + tl.arange(0, 64), 1)
 
 
 @triton.jit
-def add_and_store(data, words):
+def add_and_store(data, flags):
     if tl.program_id(0) == 0:
-        tl.atomic_add(words, 1)
+        tl.atomic_add(flags, 1)
     else:
-        tl.store(words, 7)
+        tl.store(flags, 7)
 
 
 @triton.jit

@@ -8,47 +8,47 @@ from tilelink.device import peer as shmem
 
 
 @triton.jit
-def wait_for(words, value, context):
+def wait_for(flags, value, context):
     worker = tl.program_id(0)
     expected = value + worker
-    shmem.signal_wait_until(words + worker, shmem.CMP_GE, expected)
+    shmem.signal_wait_until(flags + worker, shmem.CMP_GE, expected)
 
 
 @triton.jit
-def signal_all(words, value, context, OP: tl.constexpr):
+def signal_all(flags, value, context, OP: tl.constexpr):
     for pe in range(shmem.n_pes(context)):
-        shmem.signal_op(words, value, OP, pe, context)
+        shmem.signal_op(flags, value, OP, pe, context)
 
 
 @triton.jit
-def spin(words, other):
-    while tl.atomic_add(words, 0, sem="acquire", scope="sys") < 1:
+def spin(flags, other):
+    while tl.atomic_add(flags, 0, sem="acquire", scope="sys") < 1:
         pass
-    while tl.atomic_add(words, 0, sem="acquire", scope="sys") < 1:
-        pass
-    tl.store(other, 7)
-
-
-@triton.jit
-def spin_volatile(words, other):
-    while tl.load(words, volatile=True) < 1:
+    while tl.atomic_add(flags, 0, sem="acquire", scope="sys") < 1:
         pass
     tl.store(other, 7)
 
 
 @triton.jit
-def chain(words):
+def spin_volatile(flags, other):
+    while tl.load(flags, volatile=True) < 1:
+        pass
+    tl.store(other, 7)
+
+
+@triton.jit
+def chain(flags):
     """Worker i lets worker i - 1 go on: all must be resident."""
     worker = tl.program_id(0)
     if worker < tl.num_programs(0) - 1:
-        shmem.local_wait_until(words + worker, shmem.CMP_EQ, 1)
+        shmem.local_wait_until(flags + worker, shmem.CMP_EQ, 1)
     if worker > 0:
-        shmem.local_add(words + worker - 1, 1)
+        shmem.local_add(flags + worker - 1, 1)
 
 
 @triton.jit
-def last_one(words, out, workers):
-    old = shmem.local_add(words, 1)
+def last_one(flags, out, workers):
+    old = shmem.local_add(flags, 1)
     if old == workers - 1:
         tl.store(out, old + 1)
 
@@ -71,15 +71,15 @@ def put(target, source, count, pe, context):
 
 
 @triton.jit
-def put_and_signal(target, source, count, word, pe, context):
-    shmem.putmem_signal_nbi_block(target, source, count, word, 1, shmem.SIGNAL_ADD, pe, context)
+def put_and_signal(target, source, count, flag, pe, context):
+    shmem.putmem_signal_nbi_block(target, source, count, flag, 1, shmem.SIGNAL_ADD, pe, context)
     shmem.quiet()
     shmem.fence()
 
 
 @triton.jit
-def meet(words, epoch, context):
-    shmem.barrier_all(words, epoch, context)
+def meet(flags, epoch, context):
+    shmem.barrier_all(flags, epoch, context)
 
 
 @triton.jit
@@ -93,17 +93,17 @@ def through_another_module(source, out, N: tl.constexpr):
 
 
 @triton.jit
-def hint(words):
-    tl.store(tl.multiple_of(words + 1, 16), 3)
+def hint(flags):
+    tl.store(tl.multiple_of(flags + 1, 16), 3)
 
 
 @triton.jit
-def assembly(words):
+def assembly(flags):
     tl.inline_asm_elementwise("trap;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def fail_on(words, rank, bad):
+def fail_on(flags, rank, bad):
     tl.device_assert(rank != bad, "this rank is bad")
 
 
@@ -113,8 +113,8 @@ def axes(out):
 
 
 @triton.jit
-def check_then_act(words, out):
-    """Every program adds 1 to `out`, as if it were alone: atomics on another word lie in between."""
+def check_then_act(flags, out):
+    """Every program adds 1 to `out`, as if it were alone: atomics on another flag lie in between."""
     old = tl.load(out)
-    tl.atomic_add(words, 1, sem="relaxed", scope="gpu")
+    tl.atomic_add(flags, 1, sem="relaxed", scope="gpu")
     tl.store(out, old + 1)

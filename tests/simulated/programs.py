@@ -9,11 +9,11 @@ import tilelink
 from tests.simulated import emitted_ag_gemm, emitted_push_gemm
 from tilelink import Operator
 from tilelink.ir.options import KernelOptions
+from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.session import require
-from tilelink.runtime.simulated import SimulatedWorld
-from tilelink.runtime.world import Descriptor
+from tilelink.runtime.simulated import SimulatedBackend
 
-Main = Callable[[SimulatedWorld], list[torch.Tensor]]
+Main = Callable[[SimulatedBackend], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ def pull(problem: Problem, *, comm: int = 2, workers: int = 6) -> Main:
     m, n, k = problem.sizes
     tile, dtype = problem.tile, problem.weight.dtype
 
-    def main(world: SimulatedWorld) -> list[torch.Tensor]:
-        rows = -(-m // world.ranks)
+    def main(backend: SimulatedBackend) -> list[torch.Tensor]:
+        rows = -(-m // backend.ranks)
         size = -(-rows * k * dtype.itemsize // 16) * 16
-        arena = world.arena(len(problem.inputs) * size + 8 * world.ranks)
+        arena = backend.arena(len(problem.inputs) * size + 8 * backend.ranks)
         ready = arena.local[len(problem.inputs) * size :].view(torch.int64)
-        pulled = world.zeros(-(-m // tile), torch.int64)
+        pulled = backend.zeros(-(-m // tile), torch.int64)
         outs = []
         for call in range(len(problem.inputs)):
             shard = arena.local[call * size : call * size + rows * k * dtype.itemsize].view(dtype).view(rows, k)
-            mine = problem.part(call, world.rank, world.ranks)
+            mine = problem.part(call, backend.rank, backend.ranks)
             shard[: len(mine)] = mine
-            gathered, out = world.maker((m, k), dtype)(), world.maker((m, n), dtype)()
+            gathered, out = backend.maker((m, k), dtype)(), backend.maker((m, n), dtype)()
             args = {
                 "shard": shard,
                 "gathered": gathered,
@@ -84,7 +84,7 @@ def pull(problem: Problem, *, comm: int = 2, workers: int = 6) -> Main:
                 "BN": tile,
                 "BK": tile,
             }
-            world.main_stream().launch(emitted_ag_gemm.ag_gemm, workers, args, KernelOptions(4, 3))
+            backend.main_stream().launch(emitted_ag_gemm.ag_gemm, workers, args, KernelOptions(4, 3))
             outs.append(out)
         return outs
 
@@ -96,14 +96,14 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
     m, n, k = problem.sizes
     tile, dtype = problem.tile, problem.weight.dtype
 
-    def main(world: SimulatedWorld) -> list[torch.Tensor]:
-        R, me = world.ranks, world.rank
+    def main(backend: SimulatedBackend) -> list[torch.Tensor]:
+        R, me = backend.ranks, backend.rank
         size = -(-m * k * dtype.itemsize // 16) * 16
-        arena = world.arena(slots * size + 16 * R)
-        words = arena.local[slots * size :].view(torch.int64)
-        arrived, left = words[:R], words[R:]
-        bell = world.zeros(1, torch.int64)
-        compute, copies = world.main_stream(), world.side_stream(0)
+        arena = backend.arena(slots * size + 16 * R)
+        flags = arena.local[slots * size :].view(torch.int64)
+        arrived, left = flags[:R], flags[R:]
+        doorbell = backend.zeros(1, torch.int64)
+        compute, copies = backend.main_stream(), backend.side_stream(0)
         outs = []
         for call in range(len(problem.inputs)):
             first = call % slots * size
@@ -111,17 +111,17 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
             total = torch.tensor([call + 1])
             started = compute.record()
             copies.wait(started)
-            gate = {"left": left, "bell": bell, "epoch": call + 1, "context": arena.context, "SLOTS": slots}
+            gate = {"left": left, "doorbell": doorbell, "epoch": call + 1, "context": arena.context, "SLOTS": slots}
             if credits:
                 compute.launch(emitted_push_gemm.credit_gate, 1, gate, KernelOptions(1, 1))
-                copies.wait_bell(bell)
+                copies.wait_doorbell(doorbell)
             for step in range(R):
                 peer = arena.peer((me + step) % R)
                 rows = peer[first : first + m * k * dtype.itemsize].view(dtype).view(m, k)
                 begin = me * -(-m // R)
                 copies.copy(rows[begin : begin + len(mine)], mine)
                 copies.copy(peer[slots * size :].view(torch.int64)[me : me + 1], total)
-            out = world.maker((m, n), dtype)()
+            out = backend.maker((m, n), dtype)()
             args = {
                 "rows": arena.local[first : first + m * k * dtype.itemsize].view(dtype),
                 "weight": problem.weight,
@@ -144,7 +144,7 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
 
 
 HEARD = "if used >= tl.load(heard_at + worker):"
-"""How a brief call asks whether its slot was used in the call before."""
+"""How a epoch-signalled call asks whether its slot was used in the call before."""
 RACE, STANDSTILL = "TL507", "TL501"
 
 

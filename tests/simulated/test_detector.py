@@ -10,10 +10,10 @@ import torch
 from tests.simulated import emitted_races as kernels
 from tests.simulated.programs import Problem, pull, push
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import Race, RaceDetector, RaceError, SimulatedWorld, races, shadow, simulate
-from tilelink.runtime.world import Descriptor
+from tilelink.runtime.backend import Descriptor
+from tilelink.runtime.simulated import Race, RaceDetector, RaceError, SimulatedBackend, races, shadow, simulate
 
-Main = Callable[[SimulatedWorld], object]
+Main = Callable[[SimulatedBackend], object]
 
 
 def found(main: Main, ranks: int = 2, *, seed: int = 0) -> list[Race]:
@@ -28,10 +28,10 @@ def missing(main: Main, ranks: int = 2) -> set[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- streams
-def over_streams(world: SimulatedWorld, *, event: bool) -> None:
+def over_streams(backend: SimulatedBackend, *, event: bool) -> None:
     """Two streams of one rank: a copy, and a copy of what it brings."""
-    a, b, c = world.zeros(64, torch.float32), world.zeros(64, torch.float32), world.zeros(64, torch.float32)
-    main, side = world.main_stream(), world.side_stream(0)
+    a, b, c = backend.zeros(64, torch.float32), backend.zeros(64, torch.float32), backend.zeros(64, torch.float32)
+    main, side = backend.main_stream(), backend.side_stream(0)
     main.copy(b, a)
     if event:
         side.wait(main.record())
@@ -39,24 +39,24 @@ def over_streams(world: SimulatedWorld, *, event: bool) -> None:
 
 
 def test_streams_are_ordered_by_events_alone() -> None:
-    assert missing(lambda world: over_streams(world, event=False), 1) == {"signal"}
-    assert missing(lambda world: over_streams(world, event=True), 1) == set()
+    assert missing(lambda backend: over_streams(backend, event=False), 1) == {"signal"}
+    assert missing(lambda backend: over_streams(backend, event=True), 1) == set()
 
 
-def to_a_peer(world: SimulatedWorld, *, meet: bool) -> None:
+def to_a_peer(backend: SimulatedBackend, *, meet: bool) -> None:
     """Every rank copies into its neighbour's memory, which the neighbour copies on."""
-    arena = world.arena(256)
-    own = world.zeros(256, torch.uint8)
-    world.main_stream().copy(arena.peer((world.rank + 1) % world.ranks), own)
+    arena = backend.arena(256)
+    own = backend.zeros(256, torch.uint8)
+    backend.main_stream().copy(arena.peer((backend.rank + 1) % backend.ranks), own)
     if meet:
-        world.barrier()
-    world.main_stream().copy(own, arena.local)
-    world.barrier()
+        backend.barrier()
+    backend.main_stream().copy(own, arena.local)
+    backend.barrier()
 
 
 def test_ranks_are_ordered_by_meeting() -> None:
-    assert missing(lambda world: to_a_peer(world, meet=False)) == {"signal"}
-    assert missing(lambda world: to_a_peer(world, meet=True)) == set()
+    assert missing(lambda backend: to_a_peer(backend, meet=False)) == {"signal"}
+    assert missing(lambda backend: to_a_peer(backend, meet=True)) == set()
 
 
 def test_slots_without_credits_are_a_race() -> None:
@@ -73,9 +73,9 @@ def test_slots_without_credits_are_a_race() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- programs
 def launched(kernel: object, workers: int, size: int = 64) -> Main:
-    def main(world: SimulatedWorld) -> None:
-        data, words = world.zeros(size, torch.int32), world.zeros(8, torch.int64)
-        world.main_stream().launch(kernel, workers, {"data": data, "words": words}, KernelOptions(1, 1))
+    def main(backend: SimulatedBackend) -> None:
+        data, flags = backend.zeros(size, torch.int32), backend.zeros(8, torch.int64)
+        backend.main_stream().launch(kernel, workers, {"data": data, "flags": flags}, KernelOptions(1, 1))
 
     return main
 
@@ -101,12 +101,12 @@ def test_an_atomic_and_an_ordinary_store_are() -> None:
 
 
 def test_launches_on_one_stream_are_in_order() -> None:
-    def main(world: SimulatedWorld) -> None:
-        data, words = world.zeros(64, torch.int32), world.zeros(8, torch.int64)
+    def main(backend: SimulatedBackend) -> None:
+        data, flags = backend.zeros(64, torch.int32), backend.zeros(8, torch.int64)
         for workers in (1, 3, 2):
-            args = {"data": data, "words": words}
+            args = {"data": data, "flags": flags}
             kernel = kernels.whole if workers == 1 else kernels.neighbours
-            world.main_stream().launch(kernel, workers, args, KernelOptions(1, 1))
+            backend.main_stream().launch(kernel, workers, args, KernelOptions(1, 1))
 
     assert missing(main, 1) == set()
 
@@ -115,10 +115,10 @@ def test_a_tile_in_place_needs_no_fence() -> None:
     """A bulk load has ended when its tile is used; a bulk store goes on until it is waited for."""
 
     def main(kernel: object) -> Main:
-        def run(world: SimulatedWorld) -> None:
-            data = world.zeros(16 * 16, torch.float32)
+        def run(backend: SimulatedBackend) -> None:
+            data = backend.zeros(16 * 16, torch.float32)
             args = {"tile": Descriptor(data.view(16, 16), (16, 16)), "data": data}
-            world.main_stream().launch(kernel, 1, args, KernelOptions(1, 1))
+            backend.main_stream().launch(kernel, 1, args, KernelOptions(1, 1))
 
         return run
 
@@ -141,11 +141,11 @@ def test_memory_that_comes_again_is_new(monkeypatch: pytest.MonkeyPatch) -> None
     """Tensors of different ranks that lie at one address, one after the other."""
     monkeypatch.setattr(shadow, "BUDGET", 1 << 12)
 
-    def main(world: SimulatedWorld) -> None:
+    def main(backend: SimulatedBackend) -> None:
         for _ in range(20):
             a = torch.ones(512)
-            world.main_stream().copy(torch.zeros(512), a)
-            world.finish()
+            backend.main_stream().copy(torch.zeros(512), a)
+            backend.finish()
             del a
 
     assert missing(main, 3) == set()

@@ -18,8 +18,8 @@ AMD = GPUTarget("hip", "gfx942", 64)
 TYPES = {
     "source": "*bf16",
     "target": "*bf16",
-    "words": "*i64",
-    "bell": "*i64",
+    "flags": "*i64",
+    "doorbell": "*i64",
     "context": "*i64",
     "pe": "i32",
     "count": "i32",
@@ -41,7 +41,7 @@ def compiled(kernel: Any, target: GPUTarget, *, aligned: bool = True, **options:
     if kernel.__name__ == "through_descriptors":
         types.update(source="tensordesc<bf16[64, 64]>", target="tensordesc<bf16[64, 64]>")
     signature = {name: types[name] for name in kernel.arg_names}
-    hints = {"source", "target", "words", "bell", "context", "count"} if aligned else {"words", "context"}
+    hints = {"source", "target", "flags", "doorbell", "context", "count"} if aligned else {"flags", "context"}
     attributes = {
         (i,): [["tt.divisibility", 16]]
         for i, name in enumerate(kernel.arg_names)
@@ -70,7 +70,7 @@ def test_it_compiles_for_nvidia(kernel: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_it_compiles_for_amd_without_a_word_of_ptx(kernel: str) -> None:
+def test_it_compiles_for_amd_without_a_flag_of_ptx(kernel: str) -> None:
     text = compiled(getattr(emitted_device, kernel), AMD)["amdgcn"]
     assert "s_endpgm" in text
     assert not re.search(r"fence\.|cp\.async|mov\.[bu]32", text)
@@ -109,8 +109,8 @@ def test_a_wait_is_a_loop_of_acquiring_loads_before_the_data(target: str) -> Non
 
 
 @pytest.mark.parametrize("target", CUDA)
-def test_a_wait_for_several_words_looks_at_all_of_them_at_once(target: str) -> None:
-    """One warp's lanes acquire a word each; what they have seen goes to all threads by a barrier, and then the data is read."""
+def test_a_wait_for_several_flags_looks_at_all_of_them_at_once(target: str) -> None:
+    """One warp's lanes acquire a flag each; what they have seen goes to all threads by a barrier, and then the data is read."""
     text = ptx("wait_for_all", target)
     assert len(re.findall(r"atom\.global\.sys\.acquire\.add", text)) == 1
     assert_in_order(
@@ -181,7 +181,7 @@ SYMBOLS = {
 
 
 def test_numbers_are_nvshmems() -> None:
-    """The library compares with them itself (nvshmem_constants.h): a wrong GE, 3 is LE, waits for ever once a word has
+    """The library compares with them itself (nvshmem_constants.h): a wrong GE, 3 is LE, waits for ever once a flag has
     passed its target."""
     comparisons = ("EQ", "NE", "GT", "LE", "LT", "GE")
     assert comparisons[peer.CMP_EQ.value] == "EQ"

@@ -11,21 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from tilelink.runtime.simulated import SimulatedWorld, simulate
+from tilelink.runtime.simulated import SimulatedBackend, simulate
 
 
 def test_modes_of_torch_are_a_ranks_own() -> None:
     """Each rank leaves its modes while another one is inside its own."""
 
-    def main(world: SimulatedWorld) -> list[tuple[bool, bool]]:
+    def main(backend: SimulatedBackend) -> list[tuple[bool, bool]]:
         seen = []
         for turn in range(4):
-            with torch.set_grad_enabled((turn + world.rank) % 2 == 0), torch.autocast("cpu", enabled=world.rank == 1):
-                for _ in range(world.rank + 1):
-                    world.agree(None)
+            with (
+                torch.set_grad_enabled((turn + backend.rank) % 2 == 0),
+                torch.autocast("cpu", enabled=backend.rank == 1),
+            ):
+                for _ in range(backend.rank + 1):
+                    backend.agree(None)
                 seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
-                for _ in range(2 - world.rank):
-                    world.agree(None)
+                for _ in range(2 - backend.rank):
+                    backend.agree(None)
         return [*seen, (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))]
 
     for seed in range(3):
@@ -34,8 +37,8 @@ def test_modes_of_torch_are_a_ranks_own() -> None:
 
 
 def test_modes_are_handed_on() -> None:
-    def main(world: SimulatedWorld) -> tuple[bool, bool]:
-        del world
+    def main(backend: SimulatedBackend) -> tuple[bool, bool]:
+        del backend
         return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     with torch.no_grad():
@@ -49,23 +52,23 @@ class Sum(torch.autograd.Function):
     """Over the ranks; its gradient is the sum of theirs, so ranks meet in the middle of the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, world: SimulatedWorld, x: torch.Tensor) -> torch.Tensor:
-        ctx.world = world
-        return torch.stack(world.agree(x.detach())).sum(0)
+    def forward(ctx: Any, backend: SimulatedBackend, x: torch.Tensor) -> torch.Tensor:
+        ctx.backend = backend
+        return torch.stack(backend.agree(x.detach())).sum(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return None, torch.stack(ctx.world.agree(grads[0])).sum(0)
+        return None, torch.stack(ctx.backend.agree(grads[0])).sum(0)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_backward_passes_of_ranks_that_meet_in_them(seed: int) -> None:
     """Each rank's engine works off its own graph only."""
 
-    def main(world: SimulatedWorld) -> list[float]:
-        x = torch.full((2,), world.rank + 1.0, requires_grad=True)
+    def main(backend: SimulatedBackend) -> list[float]:
+        x = torch.full((2,), backend.rank + 1.0, requires_grad=True)
         for scale in (1.0, 2.0):
-            loss = Sum.apply(world, Sum.apply(world, x * (world.rank + 1) * scale).square()).sum()
+            loss = Sum.apply(backend, Sum.apply(backend, x * (backend.rank + 1) * scale).square()).sum()
             loss.backward()
         assert x.grad is not None
         return x.grad.tolist()
@@ -79,8 +82,8 @@ def test_an_interrupted_run_ends_a_rank_that_never_waits() -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    def main(world: SimulatedWorld) -> None:
-        while world.rank >= 0:
+    def main(backend: SimulatedBackend) -> None:
+        while backend.rank >= 0:
             time.sleep(0.001)
 
     before = threading.active_count()

@@ -16,13 +16,13 @@ from tests.simulated import emitted_part, emitted_small
 from tests.simulated.programs import Problem, pull
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import SimulatedWorld, interpreter, simulate
-from tilelink.runtime.world import Descriptor
+from tilelink.runtime.backend import Descriptor
+from tilelink.runtime.simulated import SimulatedBackend, interpreter, simulate
 
 
 def run(kernel: Any, count: int = 1, /, **args: Any) -> None:
-    def main(world: SimulatedWorld) -> None:
-        world.main_stream().launch(kernel, count, args, KernelOptions(1, 1))
+    def main(backend: SimulatedBackend) -> None:
+        backend.main_stream().launch(kernel, count, args, KernelOptions(1, 1))
 
     simulate(main, 1)
 
@@ -42,8 +42,8 @@ def test_every_private_name_in_use_is_one_of_this_tritons(name: str) -> None:
 
 def test_every_access_of_this_tritons_builder_is_hooked() -> None:
     """A new Triton with a new way to reach memory fails here, with its name."""
-    words = ("load", "store", "atomic", "barrier", "asm", "extern", "fence")
-    found = {n for n in vars(stock.InterpreterBuilder) if n.startswith("create_") and any(w in n for w in words)}
+    flags = ("load", "store", "atomic", "barrier", "asm", "extern", "fence")
+    found = {n for n in vars(stock.InterpreterBuilder) if n.startswith("create_") and any(w in n for w in flags)}
     hooked = {*interpreter.ACCESSES, *interpreter.ATOMICS, *interpreter.NEWER_ATOMICS}
     # Block pointers, which 3.9 no longer has, and which nobody emits.
     assert found - hooked <= {"create_tensor_pointer_load", "create_tensor_pointer_store"}
@@ -76,7 +76,7 @@ def test_what_follows_from_a_shape_is_shared_and_right() -> None:
 
     as_triton = facts()
 
-    def main(world: SimulatedWorld) -> None:
+    def main(backend: SimulatedBackend) -> None:
         one, other = (tl.tensor(None, tl.block_type(tl.int32, [4, 8])) for _ in range(2))
         assert one.shape is other.shape
         assert facts() == as_triton == facts()
@@ -100,7 +100,7 @@ def test_nothing_stays_behind() -> None:
     language = {(owner, name): getattr(owner, name) for owner in (tl, tl.tensor) for name in dir(owner)}
     test_functions_of_another_module()
     with pytest.raises(TilelinkError):
-        run(emitted_small.assembly, words=torch.zeros(1, dtype=torch.int64))
+        run(emitted_small.assembly, flags=torch.zeros(1, dtype=torch.int64))
     assert (dict(vars(emitted_small)), dict(vars(emitted_part))) == before
     assert JITFunction.__call__ is call
     assert vars(stock.interpreter_builder) == builder
@@ -112,26 +112,26 @@ def test_nothing_stays_behind() -> None:
 
 def test_the_same_function_compiles_afterwards(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    words = torch.zeros(2, dtype=torch.int64)
-    run(emitted_small.chain, 2, words=words)
-    assert words[0] == 1
+    flags = torch.zeros(2, dtype=torch.int64)
+    run(emitted_small.chain, 2, flags=flags)
+    assert flags[0] == 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = triton.compile(ASTSource(emitted_small.chain, {"words": "*i64"}, {}), target=GPUTarget("cuda", 90, 32))
+        made = triton.compile(ASTSource(emitted_small.chain, {"flags": "*i64"}, {}), target=GPUTarget("cuda", 90, 32))
     assert "ld.global.gpu.acquire" in made.asm["ptx"]
 
 
 @pytest.mark.parametrize("kernel", [emitted_small.spin, emitted_small.spin_volatile], ids=["atomic", "volatile"])
 def test_spin_loops_need_no_wait_function(kernel: Any) -> None:
-    def main(world: SimulatedWorld) -> int:
-        arena = world.arena(64)
-        words, other = arena.local.view(torch.int64), world.zeros(1, torch.int64)
-        if world.rank == 0:
-            world.main_stream().launch(kernel, 1, {"words": words, "other": other}, KernelOptions(1, 1))
+    def main(backend: SimulatedBackend) -> int:
+        arena = backend.arena(64)
+        flags, other = arena.local.view(torch.int64), backend.zeros(1, torch.int64)
+        if backend.rank == 0:
+            backend.main_stream().launch(kernel, 1, {"flags": flags, "other": other}, KernelOptions(1, 1))
         else:
-            args = {"words": words, "value": 1, "context": arena.context, "OP": 9}
-            world.main_stream().launch(emitted_small.signal_all, 1, args, KernelOptions(1, 1))
-        world.finish()
+            args = {"flags": flags, "value": 1, "context": arena.context, "OP": 9}
+            backend.main_stream().launch(emitted_small.signal_all, 1, args, KernelOptions(1, 1))
+        backend.finish()
         return int(other)
 
     for seed in range(5):
@@ -140,23 +140,23 @@ def test_spin_loops_need_no_wait_function(kernel: Any) -> None:
 
 def test_old_values_of_local_counters() -> None:
     out = torch.zeros(1, dtype=torch.int64)
-    run(emitted_small.last_one, 5, words=torch.zeros(1, dtype=torch.int64), out=out, workers=5)
+    run(emitted_small.last_one, 5, flags=torch.zeros(1, dtype=torch.int64), out=out, workers=5)
     assert out.item() == 5
 
 
 def test_a_broken_promise_of_alignment_is_found() -> None:
     with pytest.raises(TilelinkError, match=r"TL505: .*promises a multiple of 16, but the value is") as caught:
-        run(emitted_small.hint, words=torch.zeros(4, dtype=torch.int64))
-    assert "tl.multiple_of(words + 1, 16)" in str(caught.value)
+        run(emitted_small.hint, flags=torch.zeros(4, dtype=torch.int64))
+    assert "tl.multiple_of(flags + 1, 16)" in str(caught.value)
 
 
 def test_unknown_assembly_is_refused() -> None:
     with pytest.raises(TilelinkError, match=r"TL503: .*the assembly `trap;` cannot be simulated"):
-        run(emitted_small.assembly, words=torch.zeros(1, dtype=torch.int64))
+        run(emitted_small.assembly, flags=torch.zeros(1, dtype=torch.int64))
 
 
 def test_arguments_are_checked_by_name() -> None:
-    with pytest.raises(TilelinkError, match=r"TL424: kernel chain gets other arguments(.|\n)*words; unknown: other"):
+    with pytest.raises(TilelinkError, match=r"TL424: kernel chain gets other arguments(.|\n)*flags; unknown: other"):
         run(emitted_small.chain, other=1)
 
 
@@ -174,10 +174,10 @@ def test_a_descriptor_of_nothing_may_be_passed_but_not_used() -> None:
 
 
 def test_one_simulation_at_a_time() -> None:
-    def inner(world: SimulatedWorld) -> int:
+    def inner(backend: SimulatedBackend) -> int:
         return 1
 
-    def main(world: SimulatedWorld) -> list[int]:
+    def main(backend: SimulatedBackend) -> list[int]:
         return simulate(inner, 1)
 
     with pytest.raises(TilelinkError, match="TL450: a simulation is running"):
@@ -194,10 +194,10 @@ def test_after_an_error_the_next_simulation_works() -> None:
 
 
 def _fails(bad: int) -> Any:
-    def main(world: SimulatedWorld) -> None:
-        args = {"words": world.zeros(1, torch.int64), "rank": world.rank, "bad": bad}
-        world.main_stream().launch(emitted_small.fail_on, 1, args, KernelOptions(1, 1))
-        world.barrier()
+    def main(backend: SimulatedBackend) -> None:
+        args = {"flags": backend.zeros(1, torch.int64), "rank": backend.rank, "bad": bad}
+        backend.main_stream().launch(emitted_small.fail_on, 1, args, KernelOptions(1, 1))
+        backend.barrier()
 
     return main
 

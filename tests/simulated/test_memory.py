@@ -8,15 +8,15 @@ import torch
 from tests.simulated import emitted_gather, emitted_small
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import SimulatedWorld, simulate
-from tilelink.runtime.world import Descriptor
+from tilelink.runtime.backend import Descriptor
+from tilelink.runtime.simulated import SimulatedBackend, simulate
 
 
-def copy_elements(world: SimulatedWorld, source: torch.Tensor, offset: int, count: int) -> torch.Tensor:
-    target = world.zeros(16, source.dtype)
+def copy_elements(backend: SimulatedBackend, source: torch.Tensor, offset: int, count: int) -> torch.Tensor:
+    target = backend.zeros(16, source.dtype)
     args = {"source": source, "target": target, "offset": offset, "count": count, "BLOCK": 16}
-    world.main_stream().launch(emitted_small.copy_elements, 1, args, KernelOptions(1, 1))
-    world.finish()
+    backend.main_stream().launch(emitted_small.copy_elements, 1, args, KernelOptions(1, 1))
+    backend.finish()
     return target
 
 
@@ -46,10 +46,10 @@ def test_an_access_past_the_edge(offset: int, count: int, place: str | None) -> 
 def test_one_wild_address_among_many() -> None:
     """Both ends lie in memory: first and last element are no proof."""
 
-    def main(world: SimulatedWorld) -> None:
+    def main(backend: SimulatedBackend) -> None:
         table = torch.tensor([0, 1, 1 << 40, 2])
-        args = {"source": torch.zeros(64), "table": table, "out": world.zeros(4, torch.float32)}
-        world.main_stream().launch(emitted_gather.gather, 1, args, KernelOptions(1, 1))
+        args = {"source": torch.zeros(64), "table": table, "out": backend.zeros(4, torch.float32)}
+        backend.main_stream().launch(emitted_gather.gather, 1, args, KernelOptions(1, 1))
 
     with pytest.raises(TilelinkError, match="TL502"):
         simulate(main, 1)
@@ -66,26 +66,26 @@ def test_private_memory_of_another_rank() -> None:
     """Symmetric memory is open to all, the rest of a rank's memory is not."""
     secret = torch.zeros(64)
 
-    def main(world: SimulatedWorld) -> None:
-        arena = world.arena(256)
+    def main(backend: SimulatedBackend) -> None:
+        arena = backend.arena(256)
         offset = (secret.data_ptr() - arena.local.data_ptr()) // 4
-        if world.rank == 0:
-            args: dict[str, Any] = {"words": world.zeros(1, torch.int64), "other": secret}
-            world.side_stream(0).launch(emitted_small.spin_volatile, 1, args, KernelOptions(1, 1))
-        if world.rank == 1:
-            copy_elements(world, arena.local.view(torch.float32), offset, 4)
+        if backend.rank == 0:
+            args: dict[str, Any] = {"flags": backend.zeros(1, torch.int64), "other": secret}
+            backend.side_stream(0).launch(emitted_small.spin_volatile, 1, args, KernelOptions(1, 1))
+        if backend.rank == 1:
+            copy_elements(backend, arena.local.view(torch.float32), offset, 4)
 
     with pytest.raises(TilelinkError, match=r"TL502: rank 1.*reads 4 bytes"):
         simulate(main, 2, straggler=1)
 
 
 def test_a_descriptor_clips() -> None:
-    def main(world: SimulatedWorld) -> torch.Tensor:
+    def main(backend: SimulatedBackend) -> torch.Tensor:
         source = torch.arange(96 * 40, dtype=torch.float32).view(96, 40)
-        target = world.maker((32, 32), torch.float32)()
+        target = backend.maker((32, 32), torch.float32)()
         args = {"source": Descriptor(source, (32, 32)), "target": Descriptor(target, (32, 32)), "row": 80, "column": 24}
-        world.main_stream().launch(emitted_small.copy_tile, 1, args, KernelOptions(1, 1))
-        world.finish()
+        backend.main_stream().launch(emitted_small.copy_tile, 1, args, KernelOptions(1, 1))
+        backend.finish()
         expected = torch.zeros(32, 32)
         expected[:16, :16] = source[80:, 24:]
         return target - expected
@@ -94,15 +94,15 @@ def test_a_descriptor_clips() -> None:
 
 
 def test_a_block_copy_checks_both_sides() -> None:
-    def main(world: SimulatedWorld, count: int) -> torch.Tensor:
-        arena = world.arena(4096)
-        words = arena.local.view(torch.int32)
+    def main(backend: SimulatedBackend, count: int) -> torch.Tensor:
+        arena = backend.arena(4096)
+        flags = arena.local.view(torch.int32)
         source = torch.arange(2048, dtype=torch.int32)
-        if world.rank == 0:
-            args = {"target": words, "source": source, "count": count, "pe": 1, "context": arena.context}
-            world.main_stream().launch(emitted_small.put, 1, args, KernelOptions(1, 1))
-        world.barrier()
-        return words.clone()
+        if backend.rank == 0:
+            args = {"target": flags, "source": source, "count": count, "pe": 1, "context": arena.context}
+            backend.main_stream().launch(emitted_small.put, 1, args, KernelOptions(1, 1))
+        backend.barrier()
+        return flags.clone()
 
     received = simulate(lambda w: main(w, 1003), 2)[1]
     assert received[:1003].tolist() == list(range(1003))
@@ -114,12 +114,12 @@ def test_a_block_copy_checks_both_sides() -> None:
 
 
 def test_a_freed_arena_is_gone() -> None:
-    def main(world: SimulatedWorld) -> None:
-        arena = world.arena(256)
+    def main(backend: SimulatedBackend) -> None:
+        arena = backend.arena(256)
         context = arena.context
         arena.free()
-        args = {"words": world.zeros(1, torch.int64), "value": 1, "context": context, "OP": 10}
-        world.main_stream().launch(emitted_small.signal_all, 1, args, KernelOptions(1, 1))
+        args = {"flags": backend.zeros(1, torch.int64), "value": 1, "context": context, "OP": 10}
+        backend.main_stream().launch(emitted_small.signal_all, 1, args, KernelOptions(1, 1))
 
     with pytest.raises(TilelinkError, match="TL502"):
         simulate(main, 2)

@@ -13,14 +13,14 @@ from triton.runtime import interpreter as stock
 from tests.simulated import emitted_numbers
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import SimulatedWorld, interpreter, simulate
+from tilelink.runtime.simulated import SimulatedBackend, interpreter, simulate
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def run(kernel: Any, **args: Any) -> None:
-    def main(world: SimulatedWorld) -> None:
-        world.main_stream().launch(kernel, 1, args, KernelOptions(1, 1))
+    def main(backend: SimulatedBackend) -> None:
+        backend.main_stream().launch(kernel, 1, args, KernelOptions(1, 1))
 
     simulate(main, 1)
 
@@ -207,7 +207,7 @@ def test_the_short_way_is_the_long_way_in_all_but_time(monkeypatch: pytest.Monke
         return made.type.name, str(made.handle.data.dtype), str(made.handle.data.tolist())
 
     def outcomes() -> list[object]:
-        def main(world: SimulatedWorld) -> list[object]:
+        def main(backend: SimulatedBackend) -> list[object]:
             functions = [*signs, tl.minimum, tl.maximum]
             pairs = [
                 (a, b) for a in operands() for b in operands() if isinstance(a, tl.tensor) or isinstance(b, tl.tensor)

@@ -12,7 +12,7 @@ from tests.simulated import emitted_small
 from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import Policy, RaceDetector, Recorder, SimulatedWorld, search, simulate
+from tilelink.runtime.simulated import Policy, RaceDetector, Recorder, SimulatedBackend, search, simulate
 from tilelink.runtime.simulated.scheduler import Turns
 
 POLICIES = [
@@ -56,29 +56,29 @@ def test_a_policy_is_a_schedule(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_copies_bells_and_epochs_under_every_policy(policy: Policy) -> None:
+def test_copies_doorbells_and_epochs_under_every_policy(policy: Policy) -> None:
     problem = Problem.random(48, 32, 32, torch.float32, calls=3)
     detector = RaceDetector()
     problem.assert_right(simulate(push(problem), 3, policy=policy, observer=detector))
 
 
 def test_a_straggler_runs_only_when_nobody_else_can() -> None:
-    def main(world: SimulatedWorld) -> None:
+    def main(backend: SimulatedBackend) -> None:
         for _ in range(3):
-            world.main_stream().copy(world.zeros(4, torch.float32), torch.ones(4))
-            world.finish()
-            order.append(world.rank)
+            backend.main_stream().copy(backend.zeros(4, torch.float32), torch.ones(4))
+            backend.finish()
+            order.append(backend.rank)
 
     order: list[int] = []
     simulate(main, 3, straggler=0)
     assert order[6:] == [0, 0, 0]
 
 
-def add_without_atomics(world: SimulatedWorld) -> None:
+def add_without_atomics(backend: SimulatedBackend) -> None:
     """Right unless one of two programs is stopped between its read and its write."""
-    words, out = world.zeros(2, torch.int64), world.zeros(1, torch.int64)
-    world.main_stream().launch(emitted_small.check_then_act, 2, {"words": words, "out": out}, KernelOptions(1, 1))
-    world.finish()
+    flags, out = backend.zeros(2, torch.int64), backend.zeros(1, torch.int64)
+    backend.main_stream().launch(emitted_small.check_then_act, 2, {"flags": flags, "out": out}, KernelOptions(1, 1))
+    backend.finish()
     assert int(out) == 2
 
 
@@ -110,8 +110,8 @@ def test_a_search_ends_when_there_are_no_more() -> None:
 
 
 def test_an_error_names_the_policy() -> None:
-    def main(world: SimulatedWorld) -> None:
-        raise KeyError(world.rank)
+    def main(backend: SimulatedBackend) -> None:
+        raise KeyError(backend.rank)
 
     with pytest.raises(KeyError) as caught:
         simulate(main, 2, policy=Policy("priorities", 5))

@@ -65,24 +65,24 @@ class Mistake:
 
 RELEASE = 'sem="release", scope="sys"'
 MISTAKES = {
-    "wait dropped": Mistake(pulled, AG, dropped("shmem.local_wait_until(rows_words"), ("signal",)),
+    "wait dropped": Mistake(pulled, AG, dropped("shmem.local_wait_until(rows_flags"), ("signal",)),
     "wait for one too few": Mistake(
         pushed, RS, changed("< RANKS, other=0)", "< RANKS, other=0) - 1"), ("count", "signal")
     ),
     "wait for the call before": Mistake(
         copied, AG, changed("tl.load(epoch_at))", "tl.load(epoch_at) - 1)"), ("count", "signal")
     ),
-    "wait on another word": Mistake(
-        pushed, RS, changed("each(dst_words + c_each,", "each(dst_words + c_each % dst_per_part,"), ("signal",)
+    "wait on another flag": Mistake(
+        pushed, RS, changed("each(dst_flags + c_each,", "each(dst_flags + c_each % dst_per_part,"), ("signal",)
     ),
     "wait that does not acquire": Mistake(
         pulled, AG, changed('sem="acquire"', 'sem="relaxed"', device=True), ("acquire", "signal")
     ),
     "load before its wait": Mistake(
-        pushed, RS, moved("shmem.signal_wait_each(dst_words", behind="inbox_tile = tl.load("), ("signal",)
+        pushed, RS, moved("shmem.signal_wait_each(dst_flags", behind="inbox_tile = tl.load("), ("signal",)
     ),
     "store after its notify": Mistake(
-        pushed, RS, moved("shmem.putmem_nbi_block(", behind="shmem.signal_op(dst_words"), ("signal",)
+        pushed, RS, moved("shmem.putmem_nbi_block(", behind="shmem.signal_op(dst_flags"), ("signal",)
     ),
     "relaxed release": Mistake(pushed, RS, changed(RELEASE, 'sem="relaxed", scope="sys"', device=True), ("release",)),
     "signal for one GPU": Mistake(pushed, RS, changed(RELEASE, 'sem="release", scope="gpu"', device=True), ("scope",)),
@@ -95,7 +95,7 @@ MISTAKES = {
     "no proxy fence after a wait": Mistake(pulled, AG, dropped("shmem.async_load_fence()"), ("proxy fence",)),
     "no proxy fence after a copy": Mistake(copied, AG, dropped("shmem.async_load_fence()"), ("proxy fence",)),
     "bulk stores not waited for": Mistake(pushed, RS, dropped("shmem.async_store_quiet()"), ("bulk store wait",)),
-    "bulk stores not waited for at a bell": Mistake(
+    "bulk stores not waited for at a doorbell": Mistake(
         rung, RS, dropped("shmem.async_store_quiet()"), ("bulk store wait",)
     ),
 }
@@ -114,9 +114,9 @@ def test_a_broken_order_is_a_race_under_every_schedule(name: str, seed: int, bre
 @pytest.mark.parametrize(
     ("operator", "kind", "call"),
     [
-        (pulled, AG, "shmem.local_add(rows_words"),
-        (pushed, RS, "shmem.signal_op(dst_words"),
-        (pushed, RS, "shmem.local_add(matmul_out_words"),
+        (pulled, AG, "shmem.local_add(rows_flags"),
+        (pushed, RS, "shmem.signal_op(dst_flags"),
+        (pushed, RS, "shmem.local_add(matmul_out_flags"),
     ],
 )
 def test_a_dropped_signal_stands_still(
@@ -157,5 +157,5 @@ TL507: a race: rank 1, worker 7 of ag_gemm_matmul reads rows[16:32, 0:16] by a b
   29 |     tl.tile_pull_data(rows, tile, source=shard)
      |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   note: the missing edge: proxy fence
-  note: since then, rank 1, worker 1 of ag_gemm_matmul has signalled: rows_words[1]
-  note: until then, rank 1, worker 7 of ag_gemm_matmul has waited for: rows_words[2], rows_words[1]"""
+  note: since then, rank 1, worker 1 of ag_gemm_matmul has signalled: rows_flags[1]
+  note: until then, rank 1, worker 7 of ag_gemm_matmul has waited for: rows_flags[2], rows_flags[1]"""

@@ -63,8 +63,8 @@ def test_a_wait_ends_when_the_signal_arrives() -> None:
     for worker in range(2, 6):
         for record in of_worker(recorder, 0, worker):
             if record.what == "resume":
-                word = record.detail.split(" ")[0]
-                assert record.time >= arrived[f"{word} = 1"]
+                flag = record.detail.split(" ")[0]
+                assert record.time >= arrived[f"{flag} = 1"]
 
 
 def test_communication_hides_behind_computation() -> None:
@@ -148,7 +148,7 @@ def test_an_observer_sees_accesses_and_orders() -> None:
     assert {function for function, _ in observer.places} == {"ag_gemm", "gather", "matmul"}
 
 
-def test_an_observer_takes_a_copied_word_for_a_signal() -> None:
+def test_an_observer_takes_a_copied_flag_for_a_signal() -> None:
     observer = Counting()
     simulate(push(Problem.random(64, 32, 32, torch.float32)), 2, observer=observer)
     assert ("side stream 0", "main stream") not in observer.order

@@ -7,7 +7,7 @@ from tests.simulated import emitted_watch
 from tilelink.device import watch
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import SimulatedWorld, simulate
+from tilelink.runtime.simulated import SimulatedBackend, simulate
 
 LIMIT = 6400
 
@@ -17,16 +17,16 @@ def look(
 ) -> tuple[int, int, int]:
     """Before the look the alarm, after it when the host was asked last, and the alarm; `host`: its memory is there."""
 
-    def main(world: SimulatedWorld) -> tuple[int, int, int]:
-        report = world.shared_words(watch.WORDS, on_host=True)
-        guard = world.shared_words(watch.GUARD, on_host=False)
-        given = world.zeros(2, torch.int64)
+    def main(backend: SimulatedBackend) -> tuple[int, int, int]:
+        report = backend.shared_words(watch.WORDS, on_host=True)
+        guard = backend.shared_words(watch.GUARD, on_host=False)
+        given = backend.zeros(2, torch.int64)
         report[watch.STOP.value] = int(stop)
         guard.copy_(torch.tensor([LIMIT, int(alarm), 0, report.data_ptr() if host else 0]))
         given.copy_(torch.tensor([0, guard.data_ptr()]))
         args = {"watch": given, "times": torch.tensor([waited, asked]), "out": torch.full((2,), -1)}
-        world.main_stream().launch(emitted_watch.look, 1, args, KernelOptions(1, 1))
-        world.finish()
+        backend.main_stream().launch(emitted_watch.look, 1, args, KernelOptions(1, 1))
+        backend.finish()
         before, last = args["out"].tolist()
         return before, last, int(guard[watch.ALARM.value])
 

@@ -28,9 +28,9 @@ def lanes(rows: list[list[int]], roles: tuple[TraceRole, ...] = ROLES) -> tuple[
     layout = TraceLayout("kernel", SLOTS, roles, turns=2)
     whole = [row + [0] * (1 + 2 * TILES * SLOTS - len(row)) for row in rows]
     events = CallEvents({"kernel": KernelEvents(layout, len(rows), TILES, torch.tensor(whole).flatten())})
-    world: Any = SimpleNamespace(rank=0, skew=lambda: 0)
+    backend: Any = SimpleNamespace(rank=0, skew=lambda: 0)
     plan: Any = SimpleNamespace(host=(Launch("kernel", 0),))
-    return lanes_of_events(world, plan, cast("KernelSource", SimpleNamespace(functions=())), events)
+    return lanes_of_events(backend, plan, cast("KernelSource", SimpleNamespace(functions=())), events)
 
 
 def spans(lane: Lane) -> list[tuple[str, str, float, float]]:

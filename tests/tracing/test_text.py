@@ -63,7 +63,7 @@ def test_nothing_but_clocks_is_added(placed: Placed) -> None:
     assert plain.traces == ()
     assert traced.text != plain.text
     assert ast.unparse(Without().visit(ast.parse(traced.text))) == ast.unparse(ast.parse(plain.text))
-    assert [t.kernel for t in traced.traces] == [k.name for k in traced.kernels if k.name != "await_word"]
+    assert [t.kernel for t in traced.traces] == [k.name for k in traced.kernels if k.name != "await_flag"]
 
 
 @pytest.mark.parametrize("placed", sampled(placements(tile=32)), ids=str)
@@ -76,19 +76,19 @@ def test_every_wait_and_every_fused_function_has_its_slots(placed: Placed) -> No
             assert 2 + 2 * len(slots) <= layout.slots
     sites = [s for layout in traced.traces for role in layout.roles for s in role.sites]
     fused = [s for s in stages(placed).plan.steps if s.into is not None]
-    silent = {"enter", "finish"} - {k.name for k in traced.kernels}
+    silent = {"call_entry", "finish"} - {k.name for k in traced.kernels}
     assert sum(s.what != "part" for s in sites) == sum(n for f, n in _waits(traced.text).items() if f not in silent)
-    assert sum(s.what == "part" for s in sites) == sum(s.pieces for s in fused if not s.behind)
+    assert sum(s.what == "part" for s in sites) == sum(s.subtiles for s in fused if not s.deferred)
 
 
 def _waits(text: str) -> dict[str, int]:
-    """Waits of each emitted function, as often as it is called; the one of `await_word` is a stream's."""
+    """Waits of each emitted function, as often as it is called; the one of `await_flag` is a stream's."""
     bodies = dict(re.findall(r"(?ms)^def (\w+)\((.*?)(?=^@|\Z)", text))
     calls = {name: len(re.findall(rf"(?m)^ +{name}\(", text)) for name in bodies}
     return {
         n: len(re.findall(r"_wait_(until|each)\(", body)) * max(calls[n], 1)
         for n, body in bodies.items()
-        if n != "await_word"
+        if n != "await_flag"
     }
 
 

@@ -1,4 +1,4 @@
-"""Traced calls in the simulated world, held against the simulation's own records."""
+"""Traced calls in the simulated backend, held against the simulation's own records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CASES = {
     "fused": (ops.gemm_rs, {"scatter": copy_engine(M=32), "reduce": fused("matmul"), "matmul": RINGED}),
     "behind": (
         ops.gemm_rs,
-        {"scatter": copy_engine(M=32), "reduce": fused("matmul", N=16, behind=True), "matmul": RINGED},
+        {"scatter": copy_engine(M=32), "reduce": fused("matmul", N=16, deferred=True), "matmul": RINGED},
     ),
     "ring": (ops.gemm_rs_ring, {"matmul": MATMUL}),
 }
@@ -61,7 +61,7 @@ def recorded_waits(records: list[Record], kernel: str, rank: int, worker: int) -
 @pytest.mark.parametrize("name", CASES)
 def test_workers_waited_as_long_as_the_simulation_says(name: str) -> None:
     trace, records = traced(name)
-    kernels = {r.kernel for r in records if r.worker is not None} - {"enter", "ready", "leave", "await_word"}
+    kernels = {r.kernel for r in records if r.worker is not None} - {"call_entry", "ready", "call_exit", "await_flag"}
     workers = [t for t in trace.totals() if t.worker is not None]
     assert {t.rank for t in workers} == set(range(RANKS))
     for total in workers:
@@ -76,9 +76,11 @@ def _ran(records: list[Record], kernel: str, total: Total) -> bool:
 
 def test_what_a_trace_says() -> None:
     trace, _ = traced("fused")
-    assert (trace.world, trace.title) == ("simulated", "gemm_rs: M=192 K=192 N=64")
+    assert (trace.backend, trace.title) == ("simulated", "gemm_rs: M=192 K=192 N=64")
     lanes = len(trace.lanes)
-    assert repr(trace) == f"<trace of {trace.title}: {RANKS} ranks, {lanes} lanes, {trace.ms:.3g} ms, world simulated>"
+    assert (
+        repr(trace) == f"<trace of {trace.title}: {RANKS} ranks, {lanes} lanes, {trace.ms:.3g} ms, backend simulated>"
+    )
     assert min(s.begin for lane in trace.lanes for s in lane.spans) == 0
     assert trace.ms > 0
     assert abs(trace.cost) < 0.01  # reading a simulated clock takes no simulated time

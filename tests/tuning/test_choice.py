@@ -26,7 +26,7 @@ from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.mapping.lower import lower
 from tilelink.ops import programs
 from tilelink.pipeline.arguments import Bound, bind
-from tilelink.pipeline.by_runs import refused
+from tilelink.pipeline.by_panels import refused
 from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
 from tilelink.runtime.session import require
 from tilelink.tuning.space import space_of
@@ -78,7 +78,7 @@ def test_calls_take_the_schedule_that_was_measured_nearby(table: list[Entry]) ->
         for m in (32, 256, 32, 248, 34):
             x, w = inputs(m)
             y = op(x, w)
-            rows = torch.cat(require().world.agree(x))
+            rows = torch.cat(require().backend.agree(x))
             torch.testing.assert_close(y.float(), rows.float() @ w.float(), rtol=2e-2, atol=0.2)
             found.append((dict(op.plan(x, w).schedule.entries)["gather"], str(how(op, x, w))))
         op.close()
@@ -103,7 +103,7 @@ def moved_only(x: Any) -> Any:
 
 
 def test_what_was_measured_farther_away_counts_where_no_estimate_does(table: list[Entry]) -> None:
-    """A model knows more of AG+GEMM than a table that was made at half as many rows; of a movement alone it knows nothing."""
+    """A model knows more of AG+GEMM than a table that was made at half as many rows; of a copy program alone it knows nothing."""
     moving = Schedule().merged({"gather": sms(1, M=8)})
     problem = Problem(
         "moved_only", str(moved_only.signature), "simulated", "simulated", RANKS, ("bf16",), (("K", 32), ("M", 32))
@@ -121,7 +121,7 @@ def test_what_was_measured_farther_away_counts_where_no_estimate_does(table: lis
 
 
 def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of both forms: where the table says so, a call runs the plain form, and not the tile programs, or the other way."""
+    """Of both forms: where the table says so, a call runs the unfused form, and not the tile programs, or the other way."""
     bound = bind(
         "ag_gemm",
         ops.ag_gemm.signature,
@@ -132,9 +132,9 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
     )
     op = unscheduled()
     chosen = op.calls.choice(bound, H200, plain=True)
-    assert not chosen.schedule.sequential
+    assert not chosen.schedule.unfused
     problem = problem_of("ag_gemm", op.signature, bound, H200)
-    for schedule in (Schedule(sequential=True), LARGE):
+    for schedule in (Schedule(unfused=True), LARGE):
         found = Entry(problem, schedule, 1.0, None, "on a day")
         for entries, wanted in (
             ([found], schedule),
@@ -143,7 +143,7 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
             monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda entries=entries: entries)
             assert op.calls.choice(bound, H200, plain=True).schedule == wanted
     monkeypatch.setattr(
-        "tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, Schedule(sequential=True), 1.0, None, "")]
+        "tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, Schedule(unfused=True), 1.0, None, "")]
     )
     assert op.calls.choice(bound, H200, plain=False).schedule == op.schedules  # nobody can run it
 
@@ -155,7 +155,7 @@ def test_on_shared_gpus_nothing_is_estimated_and_nothing_measured_on_whole_ones_
     bound = bind("ag_gemm", op.signature, [torch.empty(16, 4096), torch.empty(4096, 5504)], {}, H200, op.loc)
     problems = [problem_of("ag_gemm", op.signature, bound, where) for where in (H200, shared)]
     assert [p.gpu for p in problems] == ["NVIDIA H200", "NVIDIA H200, shared"]
-    assert op.calls.choice(bound, H200, plain=True).schedule.sequential
+    assert op.calls.choice(bound, H200, plain=True).schedule.unfused
     entries = [Entry(problems[0], LARGE, 1.0, None, "on a day")]
     monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: entries)
     assert op.calls.choice(bound, H200, plain=True).schedule == LARGE
@@ -177,7 +177,7 @@ def test_who_says_how_it_runs_is_obeyed(table: list[Entry]) -> None:
 def test_a_schedule_of_nothing_says_nothing() -> None:
     assert not unscheduled().schedule().scheduled
     assert not unscheduled().schedule({}).scheduled
-    assert unscheduled().schedule(sequential=False).scheduled
+    assert unscheduled().schedule(unfused=False).scheduled
     assert unscheduled().schedule(slots=3).scheduled
 
 
@@ -189,26 +189,24 @@ def plain_or_not(x: Any, weight: Any) -> Any:
 @plain_or_not.reference
 def reference(x: Any, weight: Any, *, group: Any = None) -> Any:
     assert group == "the ranks"
-    return torch.cat(require().world.agree(x)) @ weight
+    return torch.cat(require().backend.agree(x)) @ weight
 
 
 def test_the_plain_form_runs_where_less_can_be_hidden_than_overlapping_costs() -> None:
     def body() -> tuple[str, int, bool]:
-        world: Any = require().world
-        world.group = "the ranks"
+        backend: Any = require().backend
+        backend.group = "the ranks"
         x, w = inputs(32)
         y = plain_or_not(x, w)
         out = torch.empty_like(y)
         assert plain_or_not(x, w, out=out) is out
         torch.testing.assert_close(out, y)
-        tiles = plain_or_not.schedule(sequential=False)(x, w)
+        tiles = plain_or_not.schedule(unfused=False)(x, w)
         torch.testing.assert_close(tiles.float(), y.float(), rtol=2e-2, atol=0.2)
         return str(how(plain_or_not, x, w)), len(plain_or_not.plan(x, w).steps), bool(torch.isfinite(y).all())
 
     words, steps, finite = tilelink.launch(body, RANKS)[0]
-    assert words == (
-        "sequential: estimated: 33 µs overlapped, 18 µs one after the other, and overlapping is to gain 6 µs"
-    )
+    assert words == ("unfused: estimated: 33 µs overlapped, 18 µs one after the other, and overlapping is to gain 6 µs")
     assert steps == 2
     assert finite
 
@@ -221,7 +219,7 @@ def of_any_length(x: Any, weight: Any) -> Any:
 @of_any_length.reference
 def rows_of_everyone(x: Any, weight: Any, *, M: int | None = None, group: Any = None) -> Any:
     assert group == "the ranks"
-    rows = torch.cat(require().world.agree(x))
+    rows = torch.cat(require().backend.agree(x))
     assert M is None or len(rows) == M
     return rows @ weight
 
@@ -233,13 +231,13 @@ def test_parts_of_unequal_length_run_the_plain_form_that_names_their_dimension(m
     assert of_any_length.uneven == {"M"}
 
     def body() -> list[str]:
-        world: Any = require().world
-        world.group = "the ranks"
+        backend: Any = require().backend
+        backend.group = "the ranks"
         x, w = inputs(32)
         x = x[: -(-m // 2) if tilelink.rank() == 0 else m // 2].contiguous()
         y = of_any_length(x, w, M=m)
         assert y.shape == (m, 32)
-        tiles = of_any_length.schedule(sequential=False)(x, w, M=m)
+        tiles = of_any_length.schedule(unfused=False)(x, w, M=m)
         torch.testing.assert_close(tiles.float(), y.float(), rtol=2e-2, atol=0.2)
         of_weights = of_any_length(x, w.requires_grad_(), M=m)
         assert not of_weights.requires_grad  # as tile programs give it
@@ -247,7 +245,7 @@ def test_parts_of_unequal_length_run_the_plain_form_that_names_their_dimension(m
 
     neither, chosen = tilelink.launch(body, RANKS)[0]
     assert neither == "overlapped: as the operator comes"
-    assert chosen.startswith("sequential: estimated")
+    assert chosen.startswith("unfused: estimated")
 
 
 def test_what_somebody_has_scheduled_is_not_what_others_are_given() -> None:
@@ -261,10 +259,10 @@ def test_what_somebody_has_scheduled_is_not_what_others_are_given() -> None:
     op = replace(fresh(plain_or_not), scheduled=False, reference_fn=noted)
 
     def body() -> None:
-        world: Any = require().world
-        world.group = "the ranks"
+        backend: Any = require().backend
+        backend.group = "the ranks"
         x, w = inputs(32)
-        op.schedule(sequential=False)(x, w)
+        op.schedule(unfused=False)(x, w)
         op(x, w)
 
     tilelink.launch(body, RANKS)
@@ -273,7 +271,7 @@ def test_what_somebody_has_scheduled_is_not_what_others_are_given() -> None:
 
 def test_without_libraries_there_is_no_plain_form() -> None:
     def body() -> None:
-        plain_or_not.schedule(sequential=True)(*inputs(32))
+        plain_or_not.schedule(unfused=True)(*inputs(32))
 
     with pytest.raises(TilelinkError, match="TL229"):
         tilelink.launch(body, RANKS)
@@ -291,12 +289,12 @@ def test_small_calls_are_sequential_and_large_ones_are_not(operator: Operator, w
         return estimated(plan, operator.schedules)
 
     found = [choice(2**e) for e in range(15)]
-    assert all(c.schedule.sequential for c in found[:9])
+    assert all(c.schedule.unfused for c in found[:9])
     assert all("µs overlapped, " in str(c) and "µs one after the other" in str(c) for c in found)
-    assert not found[11].schedule.sequential
+    assert not found[11].schedule.unfused
     assert found[11].schedule == operator.schedules
-    sequential = [c.schedule.sequential for c in found]
-    assert sequential == sorted(sequential, reverse=True)
+    unfused = [c.schedule.unfused for c in found]
+    assert unfused == sorted(unfused, reverse=True)
 
 
 def forms(plan: Plan) -> tuple[float, float]:
@@ -319,9 +317,9 @@ def test_the_estimates_agree_with_what_was_measured(name: str, operator: Operato
         plan = Case(operator, tuple(row["sizes"].items()), ranks).compiled(replace(H200, ranks=ranks)).plan
         overlapped, plain = forms(plan)
         assert 0.9 < overlapped / 1e3 / row["ms_ours"] < 1.08, row["case"]
-        assert 0.92 < plain / 1e3 / row["ms_sequential"] < 1.08, row["case"]
-        assert row["ms_ours"] < row["ms_sequential"]
-        assert not estimated(plan, operator.schedules).schedule.sequential, row["case"]
+        assert 0.92 < plain / 1e3 / row["ms_unfused"] < 1.08, row["case"]
+        assert row["ms_ours"] < row["ms_unfused"]
+        assert not estimated(plan, operator.schedules).schedule.unfused, row["case"]
 
 
 def test_where_the_rates_come_from() -> None:
@@ -342,7 +340,7 @@ def test_where_the_rates_come_from() -> None:
 def tile_programs(row: dict[str, Any], plan: Plan) -> float | None:
     """Milliseconds of them, where they ran, and with the tiles that they have by now."""
     other = row["others"].get("ours, tile programs")
-    plain = row["schedule"].startswith("sequential")
+    plain = row["schedule"].startswith("unfused")
     if plain and other is None:
         return None
     said, ms = (other["schedule"], other["ms"]) if plain else (row["schedule"], row["ms_ours"])
@@ -359,13 +357,13 @@ def test_the_estimates_agree_with_sweeps_over_rows(name: str) -> None:
     """Both forms from 512 rows on; and what is chosen is at most 5 percent slower than the other form, or a rival."""
     seen = 0
     for row in rows(name):
-        operator, ranks = getattr(ops, row["operator"]), row["world"]
+        operator, ranks = getattr(ops, row["operator"]), row["ranks"]
         plan = Case(operator, tuple(row["sizes"].items()), ranks).compiled(replace(H200, ranks=ranks)).plan
-        (overlapped, sequential), tiles, plain = forms(plan), tile_programs(row, plan), row["ms_sequential"]
+        (overlapped, unfused), tiles, plain = forms(plan), tile_programs(row, plan), row["ms_unfused"]
         if row["sizes"]["M"] >= 512:
-            assert 0.88 < sequential / 1e3 / plain < 1.12, row["case"]
+            assert 0.88 < unfused / 1e3 / plain < 1.12, row["case"]
             assert tiles is None or 0.88 < overlapped / 1e3 / tiles < 1.12, row["case"]
-        taken = plain if estimated(plan, operator.schedules).schedule.sequential else tiles
+        taken = plain if estimated(plan, operator.schedules).schedule.unfused else tiles
         if taken is not None:
             seen += 1
             assert taken <= 1.05 * min(v for v in (plain, tiles, row["ms_async_tp"]) if v is not None), row["case"]
@@ -441,12 +439,12 @@ def test_a_matmul_without_movements_is_not_estimated() -> None:
 
 @pytest.mark.parametrize("name", ["ag_moe", "moe_rs", "moe_layer", "ag_moe_outer"])
 def test_what_is_split_at_run_time_runs_as_it_comes(name: str) -> None:
-    """However small: its plain form copies tables to the host, which a captured call cannot."""
+    """However small: its unfused form copies tables to the host, which a captured call cannot."""
     op = getattr(ops, name)
     sizes = {"T": 8, "H": 32, "k": 2, "I": 64, "e": 3, "experts": 3, "N": 64}
     wanted = tuple((n, sizes[n]) for n in dict.fromkeys(n for n, _ in mappings.sizes(op)))
     choice = estimated(Case(op, wanted, 4).compiled(H200).plan, op.schedules)
-    assert str(choice) == "overlapped: as the operator comes: its plain form would have to look at the tables"
+    assert str(choice) == "overlapped: as the operator comes: its unfused form would have to look at the tables"
 
 
 def test_plain_forms_know_even_parts_only() -> None:
@@ -483,7 +481,7 @@ def test_estimates_and_candidates_are_of_the_line_of_a_step() -> None:
     along: Operator = tilelink.operator("M/TP K, K N/TP -> M N/TP", axes="DP TP", name="along")(body)
     sizes = (("M", 4096), ("K", 4096), ("N", 16384))
     cases = [Case(alone, sizes, 4), *(Case(along, sizes, (("DP", data), ("TP", 4))) for data in (1, 3))]
-    plans = [c.compiled(replace(c.topology, world=H200.world, device=H200.device)).plan for c in cases]
+    plans = [c.compiled(replace(c.topology, backend=H200.backend, device=H200.device)).plan for c in cases]
     (overlapped, *others), plain = zip(*map(forms, plans), strict=True)
     assert len(set(plain)) == 1
     assert others[0] == pytest.approx(others[1])
@@ -491,12 +489,12 @@ def test_estimates_and_candidates_are_of_the_line_of_a_step() -> None:
     assert space_of(plans[0]) == space_of(plans[1]) == space_of(plans[2])
 
 
-# -------------------------------------------------------------------------------------------------- functions by runs
+# ------------------------------------------------------------------------------------------------ functions by panels
 ATTENTION = {"S": 4096, "h": 4, "g": 4, "D": 64}
 
 
-def attended(operator: Operator, world: Topology = H200, dtype: str = "bf16", **sizes: int) -> Plan:
-    return Case(operator, tuple((ATTENTION | sizes).items()), world.ranks, dtype).compiled(world).plan
+def attended(operator: Operator, topology: Topology = H200, dtype: str = "bf16", **sizes: int) -> Plan:
+    return Case(operator, tuple((ATTENTION | sizes).items()), topology.ranks, dtype).compiled(topology).plan
 
 
 def flash_of(plan: Plan) -> tuple[str, tuple[str, ...]]:
@@ -508,7 +506,7 @@ def flash_of(plan: Plan) -> tuple[str, tuple[str, ...]]:
 def test_attention_runs_by_a_library_where_it_can_and_says_why_not() -> None:
     name = "tilelink.libraries.attention"
     assert flash_of(attended(ops.ag_attention)) == (name, ())
-    assert flash_of(attended(ops.ag_attention, replace(H200, world="simulated"))) == ("workers", ())
+    assert flash_of(attended(ops.ag_attention, replace(H200, backend="simulated"))) == ("workers", ())
     heads = "torch's kernels take heads of multiples of 8 elements up to 256, and these have 20"
     assert flash_of(attended(ops.ag_attention, D=20)) == ("workers", (f"flash: not by {name}, because {heads}",))
     narrow = "torch's kernels attend in bf16 and fp16, and this is float32"
@@ -525,7 +523,7 @@ def test_a_library_that_somebody_asks_for_is_refused_before_anything_is_launched
     assert error is not None
     assert error.code == "TL411"
     assert error.message == "`tilelink.libraries.attention` cannot compute `flash` on GPUs"
-    assert refused(attended(asked, replace(H200, world="simulated"), dtype="f32")) is None
+    assert refused(attended(asked, replace(H200, backend="simulated"), dtype="f32")) is None
 
 
 def test_a_measured_library_gives_way_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:

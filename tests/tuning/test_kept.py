@@ -23,7 +23,7 @@ from tilelink.pipeline import tuning as pipeline_tuning
 from tilelink.runtime import cache
 from tilelink.runtime.session import require
 from tilelink.tuning import tables
-from tilelink.tuning.comparing import apart, tolerance
+from tilelink.tuning.comparison import apart, tolerance
 from tilelink.tuning.records import record_of, schedule_of
 from tilelink.tuning.search import Search
 from tilelink.tuning.tables import DiskCache, Entry, Problem
@@ -69,12 +69,12 @@ def keep(matmul: Placement, operator: Operator = OP, **more: Any) -> Path:
 
 
 def tuned(operator: Operator = OP, **more: Any) -> Placement | None:
-    """How the product is computed behind `tune`, which measures nothing here but the operator as it comes; it is right."""
+    """How the product is computed behind `tune`, which measures nothing here but the operator by default; it is right."""
 
     def body() -> Placement | None:
         found = operator.tune(*inputs(), budget=0, **more)
         x, weight = inputs()
-        rows = torch.cat(require().world.agree(x))
+        rows = torch.cat(require().backend.agree(x))
         assert apart([found(x, weight)], [(rows.float() @ weight.float()).to(x.dtype)]) < 2e-2
         return found.schedules.get("matmul")
 
@@ -111,7 +111,7 @@ def test_a_function_that_nobody_has_named_is_not_looked_up(
 
 
 def test_what_stands_for_a_function_is_looked_at_too(caplog: pytest.LogCaptureFixture) -> None:
-    keep(Library("torch.mm", otherwise=Library("os.system")))
+    keep(Library("torch.mm", fallback=Library("os.system")))
     assert tuned() == OWN
     assert "names the function `os.system`" in said(caplog)[0]
 
@@ -145,8 +145,8 @@ def test_a_schedule_with_another_result_is_not_taken(caplog: pytest.LogCaptureFi
     ("placement", "more", "why"),
     [
         (sms(M=16, N=16, K=24), {}, "rank 0: TL314"),
-        (Library("torch.mm", runs=True), {}, "it takes `torch.mm` for a function by runs"),
-        (OWN, {"sequential": True}, "it is the plain form, which such calls do not have"),
+        (Library("torch.mm", runs=True), {}, "it takes `torch.mm` for a function by panels"),
+        (OWN, {"unfused": True}, "it is the unfused form, which such calls do not have"),
     ],
 )
 def test_a_schedule_that_does_not_run_is_not_taken(
@@ -159,24 +159,24 @@ def test_a_schedule_that_does_not_run_is_not_taken(
     assert why in said(caplog)[0]
 
 
-@pytest.mark.parametrize(("factor", "sequential", "right"), [(1, False, True), (2, False, False), (2, True, True)])
+@pytest.mark.parametrize(("factor", "unfused", "right"), [(1, False, True), (2, False, False), (2, True, True)])
 def test_where_there_is_a_plain_form_it_says_what_is_right(
-    factor: int, sequential: bool, right: bool, caplog: pytest.LogCaptureFixture
+    factor: int, unfused: bool, right: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And may be what was kept. A plain form that gives something else than a schedule makes the schedule wrong."""
+    """And may be what was kept. A unfused form that gives something else than a schedule makes the schedule wrong."""
 
     def plain(x: torch.Tensor, weight: torch.Tensor, *, group: Any = None) -> torch.Tensor:
         return factor * (torch.cat(group.agree(x)).float() @ weight.float()).to(x.dtype)
 
     def body() -> bool:
         session = require()
-        session.world.group = session.world
+        session.backend.group = session.backend
         tuning = operator.tuning(*inputs())
-        schedule = replace(operator.schedules.merged({"matmul": OTHER}), sequential=sequential)
+        schedule = replace(operator.schedules.merged({"matmul": OTHER}), unfused=unfused)
         kept = Entry(tuning.problem, schedule, 1.0, None, "on a day")
         if tilelink.rank() == 0:
             tuning.cache().save(kept)
-        session.world.barrier()
+        session.backend.barrier()
         return tuning.known() == kept
 
     operator = replace(OP, reference_fn=plain)
@@ -206,7 +206,7 @@ def test_it_is_compared_once_and_only_rank_0_reads(monkeypatch: pytest.MonkeyPat
 
     assert tilelink.launch(body, RANKS) == [[OTHER] * 3] * RANKS
     assert [s.get("matmul") for s in compared if s.get("matmul") == OTHER] == [OTHER] * RANKS
-    assert len(compared) == 2 * RANKS  # and the operator as it comes
+    assert len(compared) == 2 * RANKS  # and the operator by default
     assert read == [0, 0, 0]
 
 
@@ -224,7 +224,7 @@ def test_arguments_that_programs_write_to_are_compared_and_stay_as_they_were(cap
             schedule = operator.schedules.merged({"double": other, "add_one": other})
             if tilelink.rank() == 0:
                 tuning.cache().save(Entry(tuning.problem, schedule, 1.0, None, "on a day"))
-            tuning.session.world.barrier()
+            tuning.session.backend.barrier()
             found.append(operator.tune(x, budget=0).schedules.get("double"))
         operator.tune(x, budget=0, fresh=True)
         return x, found
@@ -338,9 +338,9 @@ anything = st.recursive(
     lambda of: st.lists(of, max_size=3) | st.dictionaries(st.text(max_size=8), of, max_size=3),
     max_leaves=6,
 )
-names = st.sampled_from(["on", "sms", "tile", "order", "push", "count", "part", "joins", "function", "otherwise", "x"])
+names = st.sampled_from(["on", "sms", "tile", "order", "push", "count", "part", "joins", "function", "fallback", "x"])
 records = st.dictionaries(names, anything | st.sampled_from(["sms", "library", "fused", "copy_engine"]), max_size=5)
-FIELDS = st.sampled_from(["placements", "entries", "slots", "channels", "sequential", "low_latency"])
+FIELDS = st.sampled_from(["placements", "entries", "slots", "channels", "unfused", "ll"])
 
 
 @given(anything | st.dictionaries(FIELDS, anything | st.dictionaries(st.text("ab", max_size=2), records | anything)))

@@ -13,13 +13,13 @@ import torch
 import tilelink
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, ops, sms
 from tilelink.explore.cases import Case
+from tilelink.explore.report_tables import tuned_sheet
 from tilelink.explore.running import tune_case
-from tilelink.explore.sheets import tuned_sheet
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.pipeline.tuning import Trial, Tuning
 from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of
-from tilelink.tuning.search import SEQUENTIAL
+from tilelink.tuning.search import UNFUSED
 from tilelink.tuning.space import space_of
 
 RANKS = 2
@@ -140,8 +140,8 @@ def test_a_library_slots_and_the_plain_form_are_among_the_candidates(monkeypatch
         kept = tuned.kept(report)
         record = kept.record()
         assert record is not None
-        others = {"sequential": Times((0.0,), (0.0,)), "library": Times((1e-9,), (0.0,))}
-        plain = replace(report, final={**report.final, SEQUENTIAL: others["sequential"]})
+        others = {"unfused": Times((0.0,), (0.0,)), "library": Times((1e-9,), (0.0,))}
+        plain = replace(report, final={**report.final, UNFUSED: others["unfused"]})
         finalists = {"library": Schedule().merged({"matmul": by_library})}
         best = replace(report, best=finalists["library"], finalists=finalists, final={"library": others["library"]})
         sheet, known = tuned_sheet("op", kept, report), tuned_sheet("op", kept, None)
@@ -152,7 +152,7 @@ def test_a_library_slots_and_the_plain_form_are_among_the_candidates(monkeypatch
 
     tried, said, plain, best, title = tilelink.launch(body, RANKS)[0]
     assert tried == ({"Library", "Sms"}, {1, 2, 3})
-    assert (said, plain, best) == (True, "sequential", "library")
+    assert (said, plain, best) == (True, "unfused", "library")
     assert " won, " in title
 
 
@@ -194,7 +194,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("step", OTHERS)
 def test_other_operators_can_be_tuned_too(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their results are those of the operator as it comes, also where it leaves memory unwritten."""
+    """Their results are those of the operator by default, also where it leaves memory unwritten."""
     operator, sizes = OTHERS[step]
     monkeypatch.setattr("tilelink.pipeline.tuning.space_of", lambda plan: {step: space_of(plan)[step][:2]})
     monkeypatch.setattr("tilelink.pipeline.tuning.SLOTS", ())

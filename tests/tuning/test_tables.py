@@ -27,7 +27,7 @@ PLACEMENTS = st.one_of(
     st.builds(fused, st.just("matmul")),
     st.builds(lambda m: library("torch.mm", M=m), SIZES),
     st.builds(
-        lambda n, o: library("torch.mm", M=64, otherwise=sms(n, M=64, order=o)), st.sampled_from([None, 4]), ORDERS
+        lambda n, o: library("torch.mm", M=64, fallback=sms(n, M=64, order=o)), st.sampled_from([None, 4]), ORDERS
     ),
 )
 
@@ -39,11 +39,11 @@ PLACEMENTS = st.one_of(
     st.booleans(),
 )
 def test_a_schedule_is_what_its_record_says(
-    placements: dict[str, Placement], slots: int, channels: dict[str, int], sequential: bool
+    placements: dict[str, Placement], slots: int, channels: dict[str, int], unfused: bool
 ) -> None:
     made = Schedule(
         entries=tuple(sorted(placements.items())), slots=slots, channels=tuple(sorted(channels.items())),
-        sequential=sequential,
+        unfused=unfused,
     )  # fmt: skip
     record = record_of(made)
     assert record is not None
@@ -53,7 +53,7 @@ def test_a_schedule_is_what_its_record_says(
 def test_a_function_is_no_data() -> None:
     by_key = sms(order=lambda tile, rank, ranks: tile)
     assert record_of(Schedule().merged({"a": by_key})) is None
-    assert record_of(Schedule().merged({"a": library("torch.mm", otherwise=by_key)})) is None
+    assert record_of(Schedule().merged({"a": library("torch.mm", fallback=by_key)})) is None
 
 
 def entry(m: int, schedule: Schedule = Schedule(), **more: object) -> Entry:
@@ -111,19 +111,19 @@ def test_the_shipped_table_is_for_operators_that_there_are() -> None:
 
 
 def test_what_is_shipped_is_taken_where_it_was_measured_and_can_be_planned() -> None:
-    """On as many ranks, of such a GPU; and what was measured there was no slower than the plain form."""
+    """On as many ranks, of such a GPU; and what was measured there was no slower than the unfused form."""
     assert shipped()
     for e in shipped():
         for plain in (True, False):
             found = measured(e.problem, plain, near=True)
             assert (found.schedule if found is not None else None) == (
-                e.schedule if plain or not e.schedule.sequential else None
+                e.schedule if plain or not e.schedule.unfused else None
             )
         assert measured(dataclasses.replace(e.problem, ranks=2 * e.problem.ranks), True, near=False) is None
         assert measured(dataclasses.replace(e.problem, gpu="NVIDIA H100 80GB HBM3"), True, near=False) is None
-        assert e.ms_sequential is not None
-        assert e.ms <= e.ms_sequential
-        if not e.schedule.sequential:
-            topology = Topology(e.problem.ranks, e.problem.world, device=Device(e.problem.gpu, 132, capability=90))
+        assert e.ms_unfused is not None
+        assert e.ms <= e.ms_unfused
+        if not e.schedule.unfused:
+            topology = Topology(e.problem.ranks, e.problem.backend, device=Device(e.problem.gpu, 132, capability=90))
             operator = getattr(ops, e.problem.operator).with_schedule(e.schedule)
             assert Case(operator, e.problem.sizes, e.problem.ranks).compiled(topology).verdict

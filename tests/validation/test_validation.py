@@ -22,7 +22,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.ops import ag_gemm, all_reduce_one_shot, gemm_rs
 from tilelink.validation import Validation
-from tilelink.validation.matching import EARLY, KNOWN, UNSAID, WORDS
+from tilelink.validation.event_matching import EARLY, KNOWN, UNSAID, WORDS
 
 SOME = random.Random(0).sample(PLACEMENTS, 8)
 
@@ -37,8 +37,8 @@ def tensors(*shapes: tuple[int, ...], ranks: int = 3) -> list[list[torch.Tensor]
 
 
 @cache
-def placed(operator: str, *words: str) -> Placed:
-    return Placed(next(m for m in mappings(operators()[operator]) if all(w in m.name for w in words)))
+def placed(operator: str, *flags: str) -> Placed:
+    return Placed(next(m for m in mappings(operators()[operator]) if all(w in m.name for w in flags)))
 
 
 def elided(found: Validation) -> dict[str, int]:
@@ -142,7 +142,7 @@ def test_a_changed_line_is_seen(operator: str, kind: str) -> None:
     number, change = next(
         (n, c)
         for n, c in changes
-        if not c.same and c.function not in ("enter", "finish") and c.was != "tl.minimum(m_begin + 16, M)"
+        if not c.same and c.function not in ("call_entry", "finish") and c.was != "tl.minimum(m_begin + 16, M)"
     )
     assert one.seen(number)[0] == "events", change
 

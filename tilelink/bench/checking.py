@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tilelink.bench.contest import OURS, Contest, Place
-from tilelink.tuning.comparing import apart, results
+from tilelink.tuning.comparison import apart, results
 from tilelink.tuning.measuring import attempt
 
 
@@ -20,14 +20,14 @@ def errors_of(place: Place, contest: Contest) -> tuple[dict[str, float], dict[st
     contest.fresh()
     for name in sorted((n for n, c in contest.contenders.items() if c.checked is not None), key=lambda n: n != OURS):
         got: list[torch.Tensor] = []
-        problem = attempt(place.world, lambda name=name, got=got: _into(got, place, contest, name))
+        problem = attempt(place.backend, lambda name=name, got=got: _into(got, place, contest, name))
         if problem:
             missing[name] = problem
         elif not want:
             want = [t.clone() for t in got]
             errors[name] = 0.0 if all(not _poisoned(t) for t in want) else float("inf")
         else:
-            errors[name] = max(place.world.agree(apart(got, want)))
+            errors[name] = max(place.backend.agree(apart(got, want)))
     return errors, missing
 
 

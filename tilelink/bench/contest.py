@@ -11,7 +11,7 @@ import torch
 from tilelink.bench.libraries import Exchanged, Libraries, Nccl
 from tilelink.errors import TilelinkError
 from tilelink.pipeline.operator import Operator
-from tilelink.runtime.world import World
+from tilelink.runtime.backend import Backend
 
 Run = Callable[[], Any]
 Sizes = Mapping[str, int]
@@ -20,22 +20,22 @@ Variants = Mapping[str, Operator]
 
 OURS = "ours"
 TILED = "ours, tile programs"
-"""Ours where a call would run the plain form."""
+"""Ours where a call would run the unfused form."""
 GEMM = "cublas gemm"
 TRITON = "triton gemm"
 COMM = "nccl"
 OWN_COMM = "own communication"
-SEQUENTIAL = "sequential"
+UNFUSED = "unfused"
 ASYNC_TP = "async-tp"
 
 NO_GPU = "simulated: there is no GPU"
-PLAIN = "it runs the plain form, which may ask the host"
+PLAIN = "it runs the unfused form, which may ask the host"
 
 
 def how(operator: Operator, tensors: tuple[torch.Tensor, ...], **given: Any) -> str:
     """How an operator runs on these tensors, step by step, or that it does not overlap, and why."""
     choice = operator.calls.how(tensors, None, None, given)
-    if choice.schedule.sequential:
+    if choice.schedule.unfused:
         return str(choice)
     return "; ".join(f"{s.path}: {s}" for s in operator.plan(*tensors, **given).steps)
 
@@ -64,14 +64,14 @@ class Turns:
 class Roles:
     """Which contenders a row's figures are of, by name; "": none, the figure has no meaning.
 
-    `gemm`: work without communication. `comm`: communication alone. `sequential`: the two after one another. `baseline`:
+    `gemm`: work without communication. `comm`: communication alone. `unfused`: the two after one another. `baseline`:
     what ours is to beat: the fastest of these.
     """
 
     gemm: str = GEMM
     comm: str = COMM
-    sequential: str = SEQUENTIAL
-    baseline: tuple[str, ...] = (SEQUENTIAL,)
+    unfused: str = UNFUSED
+    baseline: tuple[str, ...] = (UNFUSED,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Contest:
         reads: Callable[[Any], Any] = same,
         **given: Any,
     ) -> None:
-        """One of ours; where a call would run the plain form, its tile programs too.
+        """One of ours; where a call would run the unfused form, its tile programs too.
 
         Args:
             reads: of its result, what is compared.
@@ -162,7 +162,7 @@ class Contest:
         self.ran[name] = lambda: how(operator, first, **given)
         self.used.append(operator)
         if plain and not operator.scheduled:
-            tiled = operator.schedule(sequential=False)
+            tiled = operator.schedule(unfused=False)
             self.enter(TILED if name == OURS else f"{name}, tile programs", tiled, turns, reads, **given)
 
     def close(self) -> None:
@@ -172,9 +172,9 @@ class Contest:
 
 
 def _plain(operator: Operator, tensors: tuple[torch.Tensor, ...], given: dict[str, Any]) -> bool:
-    """Whether a call runs the plain form."""
+    """Whether a call runs the unfused form."""
     try:
-        return operator.calls.how(tensors, None, None, given).schedule.sequential
+        return operator.calls.how(tensors, None, None, given).schedule.unfused
     except TilelinkError:
         return False  # which the call will raise again
 
@@ -193,9 +193,9 @@ def alike(result: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a contest is held: this rank's world, and the name of the process group that torch's own contenders use."""
+    """Where a contest is held: this rank's backend, and the name of the process group that torch's own contenders use."""
 
-    world: World
+    backend: Backend
     group: str | None
 
     @property
@@ -209,7 +209,7 @@ class Place:
     @property
     def libraries(self) -> Libraries:
         """Collectives as a library has them."""
-        return Exchanged(self.world) if self.simulated else Nccl()
+        return Exchanged(self.backend) if self.simulated else Nccl()
 
     def random(self, *shape: int) -> torch.Tensor:
         """bf16, normally distributed."""
@@ -224,5 +224,5 @@ class Place:
 
     def part(self, size: int) -> tuple[int, int]:
         """Elements of the whole parts, and how many of them this rank holds: the even split by ceil."""
-        each = max(1, -(-size // self.world.ranks))
-        return each, min(size, (self.world.rank + 1) * each) - min(size, self.world.rank * each)
+        each = max(1, -(-size // self.backend.ranks))
+        return each, min(size, (self.backend.rank + 1) * each) - min(size, self.backend.rank * each)

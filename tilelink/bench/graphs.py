@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilelink.bench.contest import NO_GPU, OURS, Contest, Place
-from tilelink.tuning.comparing import apart, results
+from tilelink.tuning.comparison import apart, results
 from tilelink.tuning.measuring import Times, attempt, interleaved
 
 GRAPHS = "graphs"
@@ -31,14 +31,14 @@ def in_graphs(
     missing: dict[str, str] = {}
     for name in names:
         reason = contest.contenders[name].ungraphed
-        problem = reason or attempt(place.world, lambda name=name: _capture(contest, name, graphs, results))
+        problem = reason or attempt(place.backend, lambda name=name: _capture(contest, name, graphs, results))
         if problem:
             missing[_in_graph(name)] = problem
             graphs.pop(name, None)
     runs = {name: graph.replay for name, graph in graphs.items()}
-    times, failed = interleaved(place.world, runs, rounds, contest.fresh)
+    times, failed = interleaved(place.backend, runs, rounds, contest.fresh)
     error = _error(place, contest, results[OURS], graphs[OURS]) if OURS in times else None
-    place.world.barrier()
+    place.backend.barrier()
     missing |= {_in_graph(name): why for name, why in failed.items()}
     return {name: t.divided(contest.graphed) for name, t in times.items()}, missing, error
 
@@ -67,4 +67,4 @@ def _error(place: Place, contest: Contest, result: Any, graph: torch.cuda.CUDAGr
     assert ours.checked is not None
     got = [t.clone() for t in results(ours.reads(result))]
     contest.rewind(contest.graphed - 1)
-    return max(place.world.agree(apart(got, results(ours.checked()))))
+    return max(place.backend.agree(apart(got, results(ours.checked()))))

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from tilelink.runtime.world import World
+from tilelink.runtime.backend import Backend
 
 
 class Libraries(Protocol):
@@ -50,22 +50,22 @@ class Nccl:
 class Exchanged:
     """The same by simulated ranks, which tell one another their tensors: right, and without a time."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     def all_gather(self, out: torch.Tensor, x: torch.Tensor) -> None:
-        out.copy_(torch.cat(self._world.agree(x)))
+        out.copy_(torch.cat(self._backend.agree(x)))
 
     def reduce_scatter(self, out: torch.Tensor, x: torch.Tensor) -> None:
-        out.copy_(self._sum(x).chunk(self._world.ranks)[self._world.rank])
+        out.copy_(self._sum(x).chunk(self._backend.ranks)[self._backend.rank])
 
     def all_reduce(self, x: torch.Tensor) -> None:
         x.copy_(self._sum(x))
 
     def all_to_all(self, out: torch.Tensor, x: torch.Tensor, got: Sequence[int] = (), sent: Sequence[int] = ()) -> None:
         del got  # what comes is what was sent
-        parts = x.split(list(sent)) if sent else x.chunk(self._world.ranks)
-        out.copy_(torch.cat([there[self._world.rank] for there in self._world.agree(parts)]))
+        parts = x.split(list(sent)) if sent else x.chunk(self._backend.ranks)
+        out.copy_(torch.cat([there[self._backend.rank] for there in self._backend.agree(parts)]))
 
     def _sum(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([t.float() for t in self._world.agree(x)]).sum(0).to(x.dtype)
+        return torch.stack([t.float() for t in self._backend.agree(x)]).sum(0).to(x.dtype)

@@ -1,4 +1,4 @@
-"""The halves of the library's operators alone: the emitted matmul without communication, and the movements without work."""
+"""The halves of the library's operators alone: the emitted matmul without communication, and the copy programs without work."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from rich.text import Text
 from tilelink.bench.contest import OURS
 from tilelink.bench.rows import Row, geometric
 from tilelink.bench.subjects import SUBJECTS
-from tilelink.explore.sheets import Sheet
+from tilelink.explore.report_tables import Sheet
 from tilelink.explore.tables import tables
 
 MATMUL = (
-    "case", "T_ours", "quartiles", "T_gemm", "triton", "T_comm", "T_sequential", "async-tp", "E", "quartiles", "ratio",
+    "case", "T_ours", "quartiles", "T_gemm", "triton", "T_comm", "T_unfused", "async-tp", "E", "quartiles", "ratio",
     "host µs",
 )  # fmt: skip
 CONTENDERS = ("case", "contender", "ms", "quartiles", "in a graph", "ours is … times as fast", "host µs", "error")
@@ -27,7 +27,7 @@ SUMMARY = ("operator", "case", "ours", "baseline", "times", "graph: ours", "base
 def report(operator: str, rows: Sequence[Row]) -> Group:
     """Milliseconds of all cases, what is missing and what ran below; E where a matmul hides communication."""
     where = rows[0]
-    title = f"{operator} on {where.world}×{where.gpu}, torch {where.torch}, Triton {where.triton}, {where.commit}"
+    title = f"{operator} on {where.ranks}×{where.gpu}, torch {where.torch}, Triton {where.triton}, {where.commit}"
     if where.ms_gemm_triton is not None:
         sheets = [Sheet(title, MATMUL, tuple(_matmul(r) for r in rows))]
         lines = tuple(_contender(r, name, o) for r in rows for name, o in r.others.items())
@@ -101,7 +101,7 @@ def _matmul(r: Row) -> tuple[str, ...]:
         _ms(r.ms_gemm),
         _ms(r.ms_gemm_triton),
         _ms(r.ms_comm),
-        _ms(r.ms_sequential),
+        _ms(r.ms_unfused),
         _ms(r.ms_async_tp),
         _number(r.efficiency),
         hidden,
@@ -128,5 +128,5 @@ def _footnote(r: Row) -> str:
     if r.backend == "simulated":
         times = "simulated ms, which show who waits for whom and not how fast a GPU is; libraries have none"
     graphs = f"; in a graph: of {r.graph_calls} calls, for each" if r.graph_calls else ""
-    hidden = "; E = (sequential − ours) / (sequential − gemm); ratio = ours / max(gemm, comm)"
+    hidden = "; E = (unfused − ours) / (unfused − gemm); ratio = ours / max(gemm, comm)"
     return f"{times}{graphs}{hidden if r.ms_gemm_triton is not None else ''}; error: of results, against ours"

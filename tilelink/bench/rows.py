@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, OWN_COMM, SEQUENTIAL, TRITON, Roles
-from tilelink.tuning.comparing import tolerance
+from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, OWN_COMM, TRITON, UNFUSED, Roles
+from tilelink.tuning.comparison import tolerance
 from tilelink.tuning.measuring import Times
 
-NAMED = (OURS, GEMM, TRITON, COMM, OWN_COMM, SEQUENTIAL, ASYNC_TP)
+NAMED = (OURS, GEMM, TRITON, COMM, OWN_COMM, UNFUSED, ASYNC_TP)
 
 
 TOLERANCE = tolerance([torch.bfloat16])
@@ -25,7 +25,7 @@ TOLERANCE = tolerance([torch.bfloat16])
 class Setting:
     """Where and with what it was measured. `gpu` is `simulated` where times are simulated ones."""
 
-    world: int
+    ranks: int
     gpu: str
     torch: str
     triton: str
@@ -54,10 +54,10 @@ class Row:
 
     `baseline`: what ours is to beat, the fastest of several if there are; `speedup`: baseline / ours. `ms_graph`,
     `ms_baseline_graph`, `speedup_graph`: the same of calls in a CUDA graph, of `graph_calls` calls. `ms_gemm`: work without
-    communication, or the emitted matmul where times are simulated. `ms_comm`: communication alone, or our own movement
+    communication, or the emitted matmul where times are simulated. `ms_comm`: communication alone, or our own copy program
     where times are simulated. `error`: relative Frobenius norm of the difference from ours, of the contender that is
-    farthest from it, on the worst rank; infinite if one is wrong beyond measure. `efficiency`: (sequential − ours) /
-    (sequential − gemm), `_low` and `_high` the quartiles of the rounds' own. `ratio`: ours / max(gemm, comm).
+    farthest from it, on the worst rank; infinite if one is wrong beyond measure. `efficiency`: (unfused − ours) /
+    (unfused − gemm), `_low` and `_high` the quartiles of the rounds' own. `ratio`: ours / max(gemm, comm).
     `contenders`: all of them by name. `others`: those that no other field tells of. `missing`: contenders that did not run,
     and why. None: not measured, or without meaning here.
     """
@@ -65,7 +65,7 @@ class Row:
     operator: str
     case: str
     sizes: Mapping[str, int]
-    world: int
+    ranks: int
     backend: str
     ms_ours: float | None
     ms_ours_low: float | None
@@ -80,7 +80,7 @@ class Row:
     ms_gemm: float | None
     ms_gemm_triton: float | None
     ms_comm: float | None
-    ms_sequential: float | None
+    ms_unfused: float | None
     ms_async_tp: float | None
     efficiency: float | None
     efficiency_low: float | None
@@ -123,7 +123,7 @@ def row_of(operator: str, case: str, sizes: Mapping[str, int], setting: Setting,
         operator=operator,
         case=case,
         sizes=dict(sizes),
-        world=setting.world,
+        ranks=setting.ranks,
         backend=setting.backend,
         ms_ours=_median(ours),
         ms_ours_low=low,
@@ -138,7 +138,7 @@ def row_of(operator: str, case: str, sizes: Mapping[str, int], setting: Setting,
         ms_gemm=_median(gemm),
         ms_gemm_triton=_median(times.get(TRITON)),
         ms_comm=_median(comm),
-        ms_sequential=_median(times.get(roles.sequential)),
+        ms_unfused=_median(times.get(roles.unfused)),
         ms_async_tp=_median(times.get(ASYNC_TP)),
         efficiency=efficiency(found, OURS),
         efficiency_low=_quartiles(paired)[0] if paired else None,
@@ -150,7 +150,7 @@ def row_of(operator: str, case: str, sizes: Mapping[str, int], setting: Setting,
         error_graph=found.error_graph,
         schedule=found.schedules.get(OURS, ""),
         contenders={n: _contender(found, n) for n in {**times, **found.errors}},
-        others={n: _contender(found, n) for n in times if n not in (*NAMED, roles.gemm, roles.comm, roles.sequential)},
+        others={n: _contender(found, n) for n in times if n not in (*NAMED, roles.gemm, roles.comm, roles.unfused)},
         missing=dict(found.missing),
         gpu=setting.gpu,
         torch=setting.torch,
@@ -201,23 +201,23 @@ def _contender(found: Found, name: str) -> dict[str, Any]:
 
 def efficiency(found: Found, name: str) -> float | None:
     """The part of the communication that contender `name` hides, of the medians."""
-    gemm, sequential = _gemm(found), found.times.get(found.roles.sequential)
-    if gemm is None or sequential is None or name not in found.times:
+    gemm, unfused = _gemm(found), found.times.get(found.roles.unfused)
+    if gemm is None or unfused is None or name not in found.times:
         return None
-    return _hidden(sequential.median, found.times[name].median, gemm.median)
+    return _hidden(unfused.median, found.times[name].median, gemm.median)
 
 
 def _paired(found: Found, name: str) -> list[float]:
     """The same round by round."""
-    gemm, sequential = _gemm(found), found.times.get(found.roles.sequential)
-    if gemm is None or sequential is None or name not in found.times:
+    gemm, unfused = _gemm(found), found.times.get(found.roles.unfused)
+    if gemm is None or unfused is None or name not in found.times:
         return []
-    rounds = zip(sequential.ms, found.times[name].ms, gemm.ms, strict=True)
+    rounds = zip(unfused.ms, found.times[name].ms, gemm.ms, strict=True)
     return [e for e in (_hidden(*three) for three in rounds) if e is not None]
 
 
-def _hidden(sequential: float, ours: float, gemm: float) -> float | None:
-    return (sequential - ours) / (sequential - gemm) if sequential != gemm else None
+def _hidden(unfused: float, ours: float, gemm: float) -> float | None:
+    return (unfused - ours) / (unfused - gemm) if unfused != gemm else None
 
 
 def _median(times: Times | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Running a benchmark in the world that is there."""
+"""Running a benchmark in the backend that is there."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def _rank(
     group: str | None,
     say: Callable[[Row], None],
 ) -> list[Row]:
-    place = Place(require().world, group)
+    place = Place(require().backend, group)
     begun, rows = time.monotonic(), list[Row]()
     for case in cases:
-        if rows and max(place.world.agree(time.monotonic() - begun)) > options.budget:
+        if rows and max(place.backend.agree(time.monotonic() - begun)) > options.budget:
             break
         row = _one(place, name, subject, case, variants, options)
         rows.append(row)
-        if place.world.rank == 0:
+        if place.backend.rank == 0:
             say(row)
     return rows
 
@@ -84,18 +84,18 @@ def _rank(
 def _one(
     place: Place, name: str, subject: Subject, case: BenchCase, variants: Mapping[str, Operator], options: Options
 ) -> Row:
-    torch.manual_seed(1 + place.world.rank)
+    torch.manual_seed(1 + place.backend.rank)
     # An operator made of several has no schedule of its own.
     ours = {OURS: subject.operator or ag_gemm} | dict(variants)
     contest = subject.contest(place, case.sizes, ours)
     errors, missing = errors_of(place, contest)
     missing = contest.missing | missing
     runs = {n: c.run for n, c in contest.contenders.items() if n not in missing and not _untimed(place, c)}
-    times, failed = interleaved(place.world, runs, options.rounds, contest.fresh, seconds=options.seconds)
+    times, failed = interleaved(place.backend, runs, options.rounds, contest.fresh, seconds=options.seconds)
     graphed, ungraphed, error = in_graphs(place, contest, list(times), options.rounds)
     missing = {n: NO_GPU for n, c in contest.contenders.items() if _untimed(place, c)} | missing | failed | ungraphed
     schedules = {n: contest.ran[n]() for n in contest.ran if n in times}
-    place.world.barrier()
+    place.backend.barrier()
     contest.close()
     found = Found(times, graphed, errors, error, missing, schedules, contest.roles, contest.graphed)
     del contest, runs  # with what they hold of the GPU's memory
@@ -122,9 +122,9 @@ def commit() -> str:
 
 
 def setting_of(place: Place) -> Setting:
-    world = place.world
-    gpu = "simulated" if place.simulated else world.topology.gpu
-    return Setting(world.ranks, gpu, torch.__version__, triton.__version__, commit(), world.topology.world)
+    backend = place.backend
+    gpu = "simulated" if place.simulated else backend.topology.gpu
+    return Setting(backend.ranks, gpu, torch.__version__, triton.__version__, commit(), backend.topology.backend)
 
 
 def case_of(name: str, subject: Subject, sizes: Mapping[str, int]) -> BenchCase:

@@ -11,7 +11,7 @@ from tilelink.codegen.scope import Scope, TileNames, in_sixteens
 from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.low_latency import DATA
+from tilelink.ir.ll_protocol import DATA
 from tilelink.ir.lowered import For, If, Op, Read, Write
 from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import At, Expr, Gather, IndexEntry, OfTile, Whole
@@ -171,7 +171,7 @@ def address(
 def _terms(scope: Scope, tensor: TensorDecl, index: Entries, found: Accessed) -> tuple[list[Term], int]:
     """One term per stored axis of the memory that is touched, and the number of block axes.
 
-    Of a tensor that comes by the LL protocol the last axis is one of words.
+    Of a tensor that comes by the LL protocol the last axis is one of flags.
     """
     extents = scope.lowered.buffer(tensor.name).extents
     each = elements_of_word(scope, tensor)
@@ -268,7 +268,7 @@ def inside_of(scope: Scope, op: LoadOp) -> str | None:
 
 
 def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
-    """Words of two elements on an axis of that size, under a name."""
+    """Flags of two elements on an axis of that size, under a name."""
     pairs = size // 2
     if pairs not in scope.formulas.names:
         scope.formulas.define(pairs, scope.names.fresh(f"{label(tensor.axes[-1].name)}_pairs"))
@@ -278,7 +278,7 @@ def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
 
 
 def elements_of_word(scope: Scope, tensor: TensorDecl) -> int:
-    """Of a tensor that comes by the low-latency protocol; of others 1."""
+    """Of a tensor that comes by the LL protocol; of others 1."""
     return DATA // ITEM_BYTES[tensor.dtype] if scope.is_ll(tensor.name) else 1
 
 

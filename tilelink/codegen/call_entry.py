@@ -1,5 +1,5 @@
-"""The one-block kernels around a call: `enter` begins it, `ready` says that arguments are staged, `leave` ends it where
-peers read arguments in place, `await_word` is a stream's way to wait for another rank.
+"""The one-block kernels around a call: `call_entry` begins it, `ready` says that arguments are staged, `call_exit` ends it where
+peers read arguments in place, `await_flag` is a stream's way to wait for another rank.
 
 Slots, credits and totals: see docs/architecture.md. Everything lives in device memory, so calls may differ in size and
 kernels replay.
@@ -14,22 +14,22 @@ from tilelink.codegen.access import power_of_two
 from tilelink.codegen.function import Function, arguments
 from tilelink.codegen.scope import File, Scope, open_scope
 from tilelink.codegen.text import Names
-from tilelink.codegen.waits import Word
+from tilelink.codegen.waits import Flag
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
-from tilelink.ir.kernel import AWAIT_WORD, Arg, Site
+from tilelink.ir.kernel import AWAIT_FLAG, Arg, Site
 from tilelink.ir.lowered import STATES, Await, Executor, Flags, walk
 from tilelink.ir.plan import COPIES
 from tilelink.ir.program import Wait
 from tilelink.ir.program import walk as statements
 
 LANES = 1024
-AWAITED = {"watch_at": "watch", "site": "number", "word": "number"}
+AWAITED = {"watch_at": "watch", "site": "number", "flag": "number"}
 """What a report on a stream's wait takes: where it goes, and the numbers of the place and of the flag."""
 
 
-def emit_enter(file: File) -> Function:
-    """Advance the epoch, tell the peers, raise each word's total by this call's target, and take the credits."""
+def emit_call_entry(file: File) -> Function:
+    """Advance the epoch, tell the peers, signal each flag's total by this call's target, and take the credits."""
     scope = _single(file)
     lines = scope.lines
     epoch = scope.epoch()
@@ -42,7 +42,7 @@ def emit_enter(file: File) -> Function:
     _all_totals(scope)
     _credits(scope)
     lines.add(f"tl.store({last} + {copy}, epoch)")
-    return _function("enter", scope)
+    return _function("call_entry", scope)
 
 
 def emit_begin(file: File) -> Function:
@@ -52,10 +52,10 @@ def emit_begin(file: File) -> Function:
     with scope.lines.block("if worker == 0:"):
         _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
     _credits(scope)
-    return _function("enter", scope, "worker")
+    return _function("call_entry", scope, "worker")
 
 
-def emit_brief(file: File) -> Function:
+def emit_epoch_signalled(file: File) -> Function:
     """The begin of a call that needs no end: each worker counts it for itself, and for workers that other calls have."""
     scope = _single(file)
     lines, epoch, last = scope.lines, scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
@@ -69,7 +69,7 @@ def emit_brief(file: File) -> Function:
         with lines.block(f"if {used} >= tl.load({heard} + worker):"):
             with lines.block("if worker == 0:"):
                 _tell(scope, "entered", "epoch")
-            _hear_all(scope, "entered", f"{used} + 1", "enter")
+            _hear_all(scope, "entered", f"{used} + 1", "call_entry")
     lines.say(
         "all threads have read what some of them write, also for those who take part in calls of other sizes only"
     )
@@ -78,7 +78,7 @@ def emit_brief(file: File) -> Function:
     for counts in (epoch, heard, last):
         lines.add(f"tl.store({counts} + {copy}, epoch, mask={copy} < {COPIES})")
     lines.add("return epoch")
-    return replace(_function("enter", scope, "worker", "workers"), gives="epoch")
+    return replace(_function("call_entry", scope, "worker", "workers"), gives="epoch")
 
 
 def _copies(scope: Scope) -> str:
@@ -126,7 +126,7 @@ def _credits(scope: Scope) -> None:
     lines.say("who has entered a later call has left the one that had these buffers last: they are free")
     with lines.block(f"if {credits} != 0:"):
         lines.add(f"{used} = tl.load({last})")
-        _hear_all(scope, "entered", f"{used} + 1", "enter")
+        _hear_all(scope, "entered", f"{used} + 1", "call_entry")
 
 
 def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
@@ -135,17 +135,17 @@ def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
     flags = scope.arg(Arg(f"{what}_at", "state", what))
     if scope.reports.checks.watchdog:
         with lines.block(f"for {pe} in range(RANKS):"):
-            waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
+            waits.wait_until(scope, Flag(flags, pe, what, "", path=path), value)
     else:
         lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.lowered.topology.ranks)})")
         lines.add(f"shmem.signal_wait_each({flags} + {pe}, shmem.CMP_GE, {value}, {pe} < RANKS)")
 
 
 def _all_totals(scope: Scope) -> None:
-    start, word, inside = (scope.names.fresh(name) for name in ("start", "word", "inside"))
+    start, flag, inside = (scope.names.fresh(name) for name in ("start", "flag", "inside"))
     for flags in scope.lowered.flags:
         if flags.style == "count":
-            _totals(scope, flags, start, word, inside)
+            _totals(scope, flags, start, flag, inside)
 
 
 def _single(file: File) -> Scope:
@@ -155,20 +155,20 @@ def _single(file: File) -> Scope:
     return scope
 
 
-def _totals(scope: Scope, flags: Flags, start: str, word: str, inside: str) -> None:
-    """`start`, `word`, `inside`: names in the loop over flags: where a block of them begins, the block, and which of it exist."""
-    lines, due = scope.lines, waits.due(scope, flags)
-    lines.say(f"what the words of `{flags.name}` will have counted up to after this call")
+def _totals(scope: Scope, flags: Flags, start: str, flag: str, inside: str) -> None:
+    """`start`, `flag`, `inside`: names in the loop over flags: where a block of them begins, the block, and which of it exist."""
+    lines, expected = scope.lines, waits.expected_at(scope, flags)
+    lines.say(f"what the flags of `{flags.name}` will have counted up to after this call")
     if flags.count == F.of(1):
-        lines.add(f"tl.store({due}, tl.load({due}) + {waits.arrivals(scope, flags, F.of(0))})")
+        lines.add(f"tl.store({expected}, tl.load({expected}) + {waits.arrivals(scope, flags, F.of(0))})")
         return
     total = scope.names.fresh(f"{flags.name}_count")
     lines.add(f"{total} = {scope.text(flags.count)}")
     with lines.block(f"for {start} in range(0, {total}, {LANES}):"):
-        lines.add(f"{word} = {start} + tl.arange(0, {LANES})")
-        lines.add(f"{inside} = {word} < {total}")
-        at, mask = f"{due} + {word}", f"mask={inside}"
-        more = waits.arrivals(scope, flags, Sym(word))
+        lines.add(f"{flag} = {start} + tl.arange(0, {LANES})")
+        lines.add(f"{inside} = {flag} < {total}")
+        at, mask = f"{expected} + {flag}", f"mask={inside}"
+        more = waits.arrivals(scope, flags, Sym(flag))
         lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
 
 
@@ -179,28 +179,28 @@ def emit_ready(file: File) -> Function:
     return _function("ready", scope)
 
 
-def emit_leave(file: File) -> Function:
+def emit_call_exit(file: File) -> Function:
     """This rank has left the call, and waits until every other has."""
     scope = _single(file)
     epoch = f"tl.load({scope.epoch()})"
     _tell(scope, "left", epoch)
-    _hear_all(scope, "left", epoch, "leave")
-    return _function("leave", scope)
+    _hear_all(scope, "left", epoch, "call_exit")
+    return _function("call_exit", scope)
 
 
 def emit_await(file: File) -> Function:
     """One kernel for all waits of streams for other ranks: each passes what it waits for."""
     scope, reports = _single(file), file.reports
-    word, value = (scope.arg(Arg(name, "word", name)) for name in ("word_at", "value_at"))
+    flag, value = (scope.arg(Arg(name, "flag", name)) for name in ("flag_at", "value_at"))
     if reports.checks.watchdog:
         for executor in file.lowered.executors:
             if executor.engine.by == "stream":
                 _number_sites(file, executor)
         watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
-        scope.lines.add(f"shmem.signal_wait_within({word}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")
+        scope.lines.add(f"shmem.signal_wait_within({flag}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")
     else:
-        scope.lines.add(f"shmem.signal_wait_until({word}, shmem.CMP_GE, tl.load({value}))")
-    return _function(AWAIT_WORD, scope)
+        scope.lines.add(f"shmem.signal_wait_until({flag}, shmem.CMP_GE, tl.load({value}))")
+    return _function(AWAIT_FLAG, scope)
 
 
 def _number_sites(file: File, executor: Executor) -> None:

@@ -118,7 +118,7 @@ def _copy(scope: Scope, op: Copy) -> None:
 
 
 def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], places: list[Formula]) -> str:
-    """Where a run begins. Products are 64 bits wide: offsets may pass 2**31. Of words of two elements, words are counted."""
+    """Where a run begins. Products are 64 bits wide: offsets may pass 2**31. Of words of two elements, flags are counted."""
     tensor = scope.plan.wiring.tensor(end.buffer.removesuffix(STAGE))
     each, extents = access.elements_of_word(scope, tensor), [a.extent for a in axes]
     if each > 1:

@@ -13,10 +13,10 @@ from tilelink.codegen import access, waits
 from tilelink.codegen.domain import open_tiles, order_lines, tile_lines
 from tilelink.codegen.epilogue import bounds_passed, fused_function, held_of
 from tilelink.codegen.function import Function, close
-from tilelink.codegen.loops import FIRST_PIECE
+from tilelink.codegen.loops import FIRST_SUBTILE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import atom
-from tilelink.codegen.waits import Word
+from tilelink.codegen.waits import Flag
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
@@ -40,7 +40,7 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
     """The function by which workers draw work indices, and what it calls for each."""
     scope, loc = open_scope(file, file.plan.step(step.executor)), step.step.program.loc
     tiles = open_tiles(scope)
-    taken, following, subtile, waited = (scope.names.fresh(n) for n in ("taken", "following", "piece", "waited"))
+    taken, following, subtile, waited = (scope.names.fresh(n) for n in ("taken", "following", "subtile", "waited"))
     with scope.apart() as inner:
         _load_tile(scope, step, subtile)
         passed = [end for _, *ends in bounds_passed(scope, step) for end in ends]
@@ -48,38 +48,39 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
         does = fused_function(file, step, held)
         for arg in does.args:
             scope.args.setdefault(arg.name, arg)
-        word = _flag_awaited(scope, step) if FIRST_PIECE in does.leading else None
-        first = [f"{scope.text(word)} != {waited}"] if word is not None else ["True"] * (FIRST_PIECE in does.leading)
+        flag = _flag_awaited(scope, step) if FIRST_SUBTILE in does.leading else None
+        first = [f"{scope.text(flag)} != {waited}"] if flag is not None else ["True"] * (FIRST_SUBTILE in does.leading)
         tile = ["t"] if "t" in does.leading else []
         given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
         scope.lines.add(f"{does.name}({', '.join(given)})", loc)
     outer = scope.lines
 
-    counter = scope.arg(Arg(f"{scope.naming.functions[step.path]}_tickets", "tickets", step.path))
+    counter = scope.arg(Arg(f"{scope.naming.functions[step.path]}_work_indices", "work_indices", step.path))
     total = scope.lowered.loop(step.path).total
-    count, draw = scope.text(total * step.pieces), f"shmem.local_add({counter}, 1).to(tl.int32)"
+    count, draw = scope.text(total * step.subtiles), f"shmem.local_add({counter}, 1).to(tl.int32)"
     outer.say(
-        f"whoever is free takes the next {'tile' if step.pieces == 1 else 'piece'} of `{step.path}`, a ticket each"
+        f"whoever is free takes the next {'tile' if step.subtiles == 1 else 'subtile'} of "
+        f"`{step.path}`, drawing a work index each"
     )
     outer.add(f"{taken} = {draw}")
-    if word is not None:
+    if flag is not None:
         outer.add(f"{waited} = -1")
     outer.add(f"while {taken} < {count}:")
     outer.depth = 1
     outer.add(f"{following} = {draw}")
-    turn = taken if step.pieces == 1 else f"{taken} // {step.pieces}"
+    turn = taken if step.subtiles == 1 else f"{taken} // {step.subtiles}"
     outer.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {turn}")
-    if step.pieces > 1:
-        outer.add(f"{subtile} = {taken} % {step.pieces}")
+    if step.subtiles > 1:
+        outer.add(f"{subtile} = {taken} % {step.subtiles}")
     order_lines(scope)
     outer.extend(tile_lines(scope, tiles))
     outer.extend(inner)
-    if word is not None:
-        outer.add(f"{waited} = {scope.text(word)}")
+    if flag is not None:
+        outer.add(f"{waited} = {scope.text(flag)}")
     outer.add(f"{taken} = {following}")
     outer.depth = 0
     # Each worker has drawn one too many; whoever has drawn the last one puts the counter back.
-    outer.say("the last ticket of all: the next call begins with the first again")
+    outer.say("the last work index of all: the next call begins with the first again")
     with outer.block(f"if {taken} == {count} + workers - 1:"):
         outer.add(f"tl.store({counter}, tl.cast(0, tl.int64))")
     return close(scope, scope.naming.drivers[step.path], ("workers",)), does
@@ -89,8 +90,8 @@ def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
     """The mainloop's tile, or the subtile of it, which is the scope's tile from here on, from memory."""
     lines, loc = scope.lines, step.step.program.loc
     pointer, index = _flag(scope, step)
-    waits.wait_until(scope, Word(pointer, index, "made", step.path, remote=False), _call(scope), loc)
-    columns = _columns(scope, step, subtile) if step.pieces > 1 else None
+    waits.wait_until(scope, Flag(pointer, index, "made", step.path, remote=False), _call(scope), loc)
+    columns = _columns(scope, step, subtile) if step.subtiles > 1 else None
     loads = [_load(scope, op) for op in _stores(scope, step)]
     if columns is not None:
         access.lane_lines(lines, columns)
@@ -101,7 +102,7 @@ def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
 def _columns(scope: Scope, step: StepPlan, subtile: str) -> TileNames:
     """Those of a subtile, in place of the mainloop's."""
     lines, loc, grid = scope.lines, step.step.program.loc, scope.step.grid[scope.step.columns]
-    width = (grid.tile or 0) // step.pieces
+    width = (grid.tile or 0) // step.subtiles
     whole = scope.tiles[grid.var or ""]
     whole.used.add("end")
     columns = access.tile_names(scope, grid.var or "", replace(grid, tile=width))
@@ -127,17 +128,17 @@ def _stores(scope: Scope, step: StepPlan) -> list[Store]:
 
 
 def _flag_awaited(scope: Scope, step: StepPlan) -> Formula | None:
-    """The word that the step waits for, of any rank, by its tile: a worker that has waited for it with its last tile need not
+    """The flag that the step waits for, of any rank, by its tile: a worker that has waited for it with its last tile need not
     again. None: it waits for more than one."""
     part = scope.lowered.part(step.path)
     found = [o for s, body in part.said if isinstance(s, Wait) for o in lowered_ops(body) if isinstance(o, For | Await)]
     if len(found) != 1 or not isinstance(found[0], Await):
         return None
-    (word,) = formulas(found[0])
+    (flag,) = formulas(found[0])
     at: dict[str, F.Like] = {}
     for var, begin, end in bounds_passed(scope, step):
         at |= {f"{var}.begin": Sym(atom(begin)), f"{var}.end": Sym(atom(end))}
-    return F.substitute(word, {n: at.get(n, F.of(0)) for n in F.symbols(word) if "." in n})
+    return F.substitute(flag, {n: at.get(n, F.of(0)) for n in F.symbols(flag) if "." in n})
 
 
 def _first(scope: Scope, step: StepPlan) -> Formula:

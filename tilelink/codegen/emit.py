@@ -11,10 +11,10 @@ from tilelink.codegen.advice import advice_of
 from tilelink.codegen.call_entry import (
     emit_await,
     emit_begin,
-    emit_brief,
+    emit_call_entry,
+    emit_call_exit,
     emit_end,
-    emit_enter,
-    emit_leave,
+    emit_epoch_signalled,
     emit_ready,
 )
 from tilelink.codegen.deferred_epilogue import emit_deferred
@@ -27,7 +27,7 @@ from tilelink.codegen.syntax import check_text
 from tilelink.codegen.trace import Root, Row, traced_kernel
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.host import Enter, Leave, Stage, Transfer
+from tilelink.ir.host import CallEntry, CallExit, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.options import ONE_BLOCK
@@ -46,12 +46,12 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
     reports = Reports(checks)
     file = File(plan, lowered, reports)
     out = _Text([], [], [] if traced else None)
-    if any(isinstance(h, Enter) for h in plan.host) and not lowered.entry:
-        out.one_block(emit_enter(file))
+    if any(isinstance(h, CallEntry) for h in plan.host) and not lowered.entry:
+        out.one_block(emit_call_entry(file))
     if any(isinstance(h, Stage) for h in plan.host):
         out.one_block(emit_ready(file))
-    if any(isinstance(h, Leave) for h in plan.host):
-        out.one_block(emit_leave(file))
+    if any(isinstance(h, CallExit) for h in plan.host):
+        out.one_block(emit_call_exit(file))
     if any(isinstance(h, Transfer) for h in plan.host):
         out.one_block(emit_await(file), timed=False)
     for kernel in plan.kernels:
@@ -94,7 +94,7 @@ def _head(plan: Plan, reports: Reports, imports: list[str]) -> list[str]:
     out += reports.described()
     out += ['"""', "", "import triton", "import triton.language as tl", ""]
     out += imports
-    out.append(f"from tilelink.device import {DEVICE_MODULE[plan.topology.world]} as shmem")
+    out.append(f"from tilelink.device import {DEVICE_MODULE[plan.topology.backend]} as shmem")
     constants: dict[str, object] = {}
     helpers: dict[str, str] = {}
     for s in plan.steps:
@@ -199,7 +199,7 @@ class _Kernel:
         deferred = tuple(emit_deferred(file, s) for s in _deferred(plan, kernel))
         begin, end = None, None
         if lowered.entry == kernel.name:
-            begin = emit_brief(file) if lowered.by_epoch else emit_begin(file)
+            begin = emit_epoch_signalled(file) if lowered.by_epoch else emit_begin(file)
         if lowered.exit == kernel.name:
             end = emit_end(file, stores_async=any(f.stores_async for f in functions.values()))
         called = tuple(f for name, f in functions.items() if name not in roots)
@@ -285,14 +285,14 @@ def _trace_roots(file: File, kernel: KernelPlan) -> list[Root]:
     roots = [Root(names[path], workers, _known_total(file, path)) for path, workers in kernel.beside]
     roots += [Root(names[path], None, _known_total(file, path), turn) for turn, path in enumerate(kernel.in_turn)]
     for turn, step in enumerate(_deferred(file.plan, kernel), len(kernel.in_turn)):
-        tickets = file.lowered.loop(step.path).total * step.pieces
-        roots.append(Root(naming.drivers[step.path], None, tickets, turn, names[step.path]))
+        work_indices = file.lowered.loop(step.path).total * step.subtiles
+        roots.append(Root(naming.drivers[step.path], None, work_indices, turn, names[step.path]))
     return roots
 
 
 def _deferred(plan: Plan, kernel: KernelPlan) -> list[StepPlan]:
     """The deferred epilogues of a kernel's roles."""
-    return [plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused if plan.step(p).behind]
+    return [plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused if plan.step(p).deferred]
 
 
 def _known_total(file: File, path: str) -> F.Formula | None:

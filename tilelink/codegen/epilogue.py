@@ -9,7 +9,7 @@ from tilelink.codegen import copies
 from tilelink.codegen.access import label, lane_lines, tile_names
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.function import Function, close
-from tilelink.codegen.loops import FIRST_PIECE
+from tilelink.codegen.loops import FIRST_SUBTILE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
@@ -28,9 +28,9 @@ def call_fused(host: Scope, step: StepPlan) -> Function:
     lines, depth = host.lines, host.lines.depth
     host.open_if(host.lowered.part(step.path).tests, step.step.program.loc)
     tiles = list(dict.fromkeys(held.values()))
-    for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
+    for k, (values, (begin, end)) in enumerate(_in_subtiles(host, step, tiles, passed[-2], passed[-1])):
         tile = [n for n in ("t", "epoch") if n in function.leading]
-        first = [str(k == 0)] if any(n.startswith(FIRST_PIECE) for n in function.leading) else []
+        first = [str(k == 0)] if any(n.startswith(FIRST_SUBTILE) for n in function.leading) else []
         given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
         lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
     lines.depth = depth
@@ -48,20 +48,20 @@ def is_passed(begin: F.Formula) -> bool:
     return any("." in name for name in F.symbols(begin))
 
 
-def _in_pieces(
+def _in_subtiles(
     host: Scope, step: StepPlan, tiles: list[str], begin: str, end: str
 ) -> list[tuple[list[str], tuple[str, str]]]:
-    """The tiles that are handed over, and where their columns begin and end: once, or piece by piece."""
-    if step.pieces == 1:
+    """The tiles that are handed over, and where their columns begin and end: once, or subtile by subtile."""
+    if step.subtiles == 1:
         return [(tiles, (begin, end))]
-    width = (step.grid[-1].tile or 0) // step.pieces
+    width = (step.grid[-1].tile or 0) // step.subtiles
     parts: list[list[str]] = []
     for tile in tiles:
         names = [tile]
-        while len(names) < step.pieces:
+        while len(names) < step.subtiles:
             halved: list[str] = []
             for name in names:
-                left, right = host.names.fresh(f"{tile}_piece"), host.names.fresh(f"{tile}_piece")
+                left, right = host.names.fresh(f"{tile}_subtile"), host.names.fresh(f"{tile}_subtile")
                 host.lines.add(f"{left}, {right} = blocks.halves({name})", step.step.program.loc)
                 halved += [left, right]
             names = halved
@@ -71,7 +71,7 @@ def _in_pieces(
             [names[k] for names in parts],
             (f"{begin} + {k * width}" if k else begin, f"tl.minimum({begin} + {(k + 1) * width}, {end})"),
         )
-        for k in range(step.pieces)
+        for k in range(step.subtiles)
     ]
 
 
@@ -105,7 +105,7 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
                 continue
             g, last = grids[var], grids[var] is step.grid[-1]
             names = tile_names(
-                scope, var, replace(g, tile=(g.tile or 0) // step.pieces) if last and step.pieces > 1 else g
+                scope, var, replace(g, tile=(g.tile or 0) // step.subtiles) if last and step.subtiles > 1 else g
             )
             tiles.append(names)
             leading += [names.begin, names.end]
@@ -116,8 +116,8 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
         leading.append("t")  # the host's tile, for reports
     if file.lowered.by_epoch and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
         leading.append("epoch")
-    if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
-        leading.append(FIRST_PIECE if step.behind else f"{FIRST_PIECE}: tl.constexpr")
+    if any(text == f"if {FIRST_SUBTILE}:" for _, text, _ in inner.rows):
+        leading.append(FIRST_SUBTILE if step.deferred else f"{FIRST_SUBTILE}: tl.constexpr")
     for names in tiles:
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)

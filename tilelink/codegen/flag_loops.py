@@ -1,4 +1,4 @@
-"""Runs: a loop over tiles that waits for them becomes one over words, and inside it one over the tiles of each."""
+"""Runs: a loop over tiles that waits for them becomes one over flags, and inside it one over the tiles of each."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tilelink.ir.program import Tiles, Wait
 
 
 def follows_loop(scope: Scope, loop: Tiles, op: Wait) -> bool:
-    """Whether the wait's word depends on the loop's tile: it goes to an outer loop over words."""
+    """Whether the wait's flag depends on the loop's tile: it goes to an outer loop over flags."""
     return ops.printed(scope, op) and scope.part.walk(loop.var, op) is not None
 
 
 def open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
-    """Open an outer loop over the words of the first wait: await one, then walk the tiles that it completes.
+    """Open an outer loop over the flags of the first wait: await one, then walk the tiles that it completes.
 
-    A tile belongs to the run of the last word that it touches. Words are awaited in order, so all of them are complete.
-    Gives the positions from which and up to which the run's tiles begin. A worker that has awaited all of the words for
+    A tile belongs to the run of the last flag that it touches. Flags are awaited in order, so all of them are complete.
+    Gives the positions from which and up to which the run's tiles begin. A worker that has awaited all of the flags for
     an earlier tile makes one run of them.
     """
     lines, fresh = scope.lines, scope.names.fresh
@@ -52,8 +52,8 @@ def open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low
     if known is not None:
         lines.add(f"if {known.new}:")
         lines.depth += 1
-    word = _index(walk, Sym(f"{op.var}.begin"))
-    _await_run(scope, op, waiting, word, TileNames(begin, end, "", "", grid.free, 1), run)
+    flag = _index(walk, Sym(f"{op.var}.begin"))
+    _await_run(scope, op, waiting, flag, TileNames(begin, end, "", "", grid.free, 1), run)
     lines.depth = depth
     first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
     lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")
@@ -63,7 +63,7 @@ def open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Names: the first and the last word of a loop, and whether some of them are `new` to the worker."""
+    """Names: the first and the last flag of a loop, and whether some of them are `new` to the worker."""
 
     first: str
     last: str
@@ -71,9 +71,9 @@ class Awaited:
 
 
 def _awaited_before(scope: Scope, op: Tiles, waiting: list[Wait], start: str, stop: str) -> Awaited:
-    """Whether this worker's earlier tiles have awaited the loop's words; from here on they count as awaited: the loop that
+    """Whether this worker's earlier tiles have awaited the loop's flags; from here on they count as awaited: the loop that
     follows awaits what is new."""
-    first, last = scope.named(f"{op.var}_first_word", start), scope.named(f"{op.var}_last_word", stop)
+    first, last = scope.named(f"{op.var}_first_flag", start), scope.named(f"{op.var}_last_flag", stop)
     low, high = waits.remembered(scope, scope.declared(waiting[0].param).name)
     new = scope.named(f"{op.var}_new", f"({first} < {low}) | ({last} > {high})")
     for line in waits.joined(scope, first, last, low, high):
@@ -81,8 +81,8 @@ def _awaited_before(scope: Scope, op: Tiles, waiting: list[Wait], start: str, st
     return Awaited(first, last, new)
 
 
-def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], word: Formula, span: TileNames, run: str) -> None:
-    """Every wait of the loop, for the positions of one word of the first."""
+def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], flag: Formula, span: TileNames, run: str) -> None:
+    """Every wait of the loop, for the positions of one flag of the first."""
     # Asked of the loop's own tiles, not of the run that takes their place.
     fenced = [waits.read_by_tma(scope, wait) for wait in waiting]
     kept, scope.tiles[op.var], known = scope.tiles[op.var], span, dict(scope.known)
@@ -90,8 +90,8 @@ def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], word: Formula, span
     for wait, fence in zip(waiting, fenced, strict=True):
         body = ops.body_of(scope, wait)
         if _flags(scope, wait) == first:
-            scope.known[word] = Sym(run)
-            body = _one_word(body, f"{op.var}.begin")
+            scope.known[flag] = Sym(run)
+            body = _one_flag(body, f"{op.var}.begin")
         waits.await_all(scope, wait, body)
         scope.known = dict(known)
         if fence:
@@ -103,15 +103,15 @@ def _flags(scope: Scope, op: Wait) -> str:
     return next(o.flags for o in lowered_ops(scope.part.of(op)) if isinstance(o, Await))
 
 
-def _one_word(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
-    """The ops without the loop over the words of a tile: for the first of them."""
+def _one_flag(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
+    """The ops without the loop over the flags of a tile: for the first of them."""
     (op,) = body
     if not isinstance(op, For):
         return body
     if begin in F.symbols(op.count):
         var = op.var
         return tuple(mapped(o, lambda f: F.substitute(f, {var: 0})) for o in op.body)
-    return (replace(op, body=_one_word(op.body, begin)),)
+    return (replace(op, body=_one_flag(op.body, begin)),)
 
 
 def _index(walk: Walk, position: F.Like) -> Formula:

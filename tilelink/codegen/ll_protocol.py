@@ -1,4 +1,4 @@
-"""Accesses of tensors that come by the low-latency protocol: words are made once, and a load waits for its own."""
+"""Accesses of tensors that come by the LL protocol: words are made once, and a load waits for its own."""
 
 from __future__ import annotations
 

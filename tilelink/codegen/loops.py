@@ -21,8 +21,8 @@ from tilelink.ir.shape import ITEM_BYTES
 Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
 """Emits ops one after the other: what stands in a loop may be any of them."""
 
-FIRST_PIECE = "first_piece"
-"""Parameter of a fused function that is called for a tile in pieces: whether this is the first of them."""
+FIRST_SUBTILE = "first_subtile"
+"""Parameter of a fused function that is called for a tile in subtiles: whether this is the first of them."""
 UNROLLED = 8
 """Ranks up to which a loop over them is unrolled."""
 UNDER_WAY = 256
@@ -114,8 +114,8 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
         every = (low, high) == ("0", scope.ranks)
         if any(ops.printed(scope, o) for o in waiting):
             depth = scope.lines.depth
-            if scope.step.pieces > 1 and all(_same_for_pieces(scope, o) for o in waiting):
-                scope.lines.add(f"if {FIRST_PIECE}:", op.loc)
+            if scope.step.subtiles > 1 and all(_same_for_subtiles(scope, o) for o in waiting):
+                scope.lines.add(f"if {FIRST_SUBTILE}:", op.loc)
                 scope.lines.depth += 1
             if not every or not _wait_together(scope, op, grid, waiting):
                 scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
@@ -130,7 +130,7 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
 
 
 def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait, ...]) -> bool:
-    """Wait for the words of all ranks at once, one lane each; False, and nothing emitted, where that has no words."""
+    """Wait for the flags of all ranks at once, one lane each; False, and nothing emitted, where that has no flags."""
     each = scope.names.fresh(f"{op.var}_each")
     scope.tiles[op.var] = TileNames(each, f"{each} + 1", "", "", grid, 1)
     replaced = dict(scope.replaced)
@@ -146,18 +146,18 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait,
 
 
 def _fits(scope: Scope, op: Tiles) -> bool:
-    """Whether what the loop loads for all ranks has room in registers; taken in pieces, it has."""
+    """Whether what the loop loads for all ranks has room in registers; taken in subtiles, it has."""
     if scope.lowered.topology.ranks > UNROLLED:
         return False
     loads = [scope.declared(o.param) for o in op.body if isinstance(o, Load)]
     widest = max((ITEM_BYTES[t.dtype] for t in loads), default=0)
     tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if not g.unit)
     room = UNDER_WAY * 32 * scope.step.options.num_warps
-    return scope.step.pieces > 1 or len(loads) * widest * tile * scope.lowered.topology.ranks <= room
+    return scope.step.subtiles > 1 or len(loads) * widest * tile * scope.lowered.topology.ranks <= room
 
 
-def _same_for_pieces(scope: Scope, op: Wait) -> bool:
-    """Whether all pieces of the host's tile wait for the same words: those of the first piece are enough."""
+def _same_for_subtiles(scope: Scope, op: Wait) -> bool:
+    """Whether all subtiles of the host's tile wait for the same words: those of the first subtile are enough."""
     cut = scope.step.grid[-1].var
     used = {n for o in lowered_ops(scope.part.of(op)) for f in formulas(o) for n in F.symbols(f)}
     return not used & {f"{cut}.begin", f"{cut}.end"}

@@ -18,8 +18,8 @@ from tilelink.ir.plan import Plan, StepPlan, order_of
 from tilelink.ir.program import Bounds, Expr, Holder, Let, Load, Loop, Op, Raw, Tile, TileProgram, Tiles, walk
 from tilelink.ir.shape import rank_along, ranks_along
 
-_OF_TENSOR = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+(x\d+)+)"
-_OF_STEP = r"_(made|tickets)"
+_OF_TENSOR = r"_(flags|expected|doorbells|counts|stage|ctx|stride_\d+|\d+(x\d+)+)"
+_OF_STEP = r"_(made|work_indices)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 
 
@@ -112,7 +112,7 @@ def _drivers(plan: Plan, taken: frozenset[str]) -> dict[str, str]:
     """Path of a step that comes behind its host's tiles -> the function that takes those."""
     out: dict[str, str] = {}
     for s in plan.steps:
-        if s.behind:
+        if s.deferred:
             out[s.path] = _evading(f"{s.path.replace('.', '_')}_behind", taken | {*out.values()}, "_step")
     return out
 

@@ -178,7 +178,7 @@ class Scope:
         return self.arg(Arg(self.naming.tensors[name], kind, name))
 
     def is_ll(self, tensor: str) -> bool:
-        """Whether each word of a tensor holds data and the number of the call (the LL protocol)."""
+        """Whether each flag of a tensor holds data and the number of the call (the LL protocol)."""
         return any(f.name == tensor and f.style == "data" for f in self.lowered.flags)
 
     def declared(self, param: str) -> TensorDecl:

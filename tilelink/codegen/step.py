@@ -28,7 +28,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     else:
         emit_body(scope, step.step.program.body)
         for fused in map(plan.step, step.fused):
-            if fused.behind:
+            if fused.deferred:
                 signal_made(scope, fused)
             else:
                 functions.append(call_fused(scope, fused))
@@ -60,7 +60,7 @@ def _flattens(scope: Scope) -> bool:
     """Whether the loads of the next tile may go out before this one is stored and signalled.
 
     With descriptor loads only, where it was measured. What waits before its loop and notifies after it may not: others
-    may need this tile's signal before they raise the word that the next tile waits for.
+    may need this tile's signal before they signal the flag that the next tile waits for.
     """
     body = scope.step.step.program.body
     loops = [op for op in body if isinstance(op, (Tiles, Loop))]

@@ -32,7 +32,7 @@ QUIET = re.compile(r"#|\w+ = |for \w+ in range\(|if |shmem\.(signal|local)_wait_
 @dataclass(frozen=True, slots=True)
 class Root:
     """A function that is one role of a kernel: `workers`, `total` and `turn` as in `TraceRole`. `drawn`: the function for whose
-    tiles it takes tickets."""
+    tiles it draws work indices."""
 
     function: str
     workers: int | None

@@ -21,12 +21,12 @@ from tilelink.ir.program import Gather, Load, Loop, Wait, walk
 from tilelink.ir.program import Op as Statement
 
 BITS = 32
-"""Words that a worker can remember one by one."""
+"""Flags that a worker can remember one by one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A word that is waited for: `pointer + index`. `kind`, `of`: as in `Site`; `remote`: peers write it.
+class Flag:
+    """A flag that is waited for: `pointer + index`. `kind`, `of`: as in `Site`; `remote`: peers write it.
 
     `path`: of the one-block kernel that waits; None: the step that is emitted, at tile `t`.
     """
@@ -39,16 +39,16 @@ class Word:
     path: str | None = None
 
 
-def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> None:
-    """Wait until a word is at least `value`; with a time limit where the plan is emitted so."""
-    name = "signal_wait" if word.remote else "local_wait"
-    what = f"{word.pointer} + {word.index}, shmem.CMP_GE, {value}"
+def wait_until(scope: Scope, flag: Flag, value: str, loc: Loc | None = None) -> None:
+    """Wait until a flag is at least `value`; with a time limit where the plan is emitted so."""
+    name = "signal_wait" if flag.remote else "local_wait"
+    what = f"{flag.pointer} + {flag.index}, shmem.CMP_GE, {value}"
     if not scope.reports.checks.watchdog:
         scope.lines.add(f"shmem.{name}_until({what})", loc)
         return
-    report = scope.report(word.kind, word.of, loc, word.path)
-    tile = "t" if word.path is None else "-1"
-    scope.lines.add(f"shmem.{name}_within({what}, {report}, {tile}, {word.index})", loc)
+    report = scope.report(flag.kind, flag.of, loc, flag.path)
+    tile = "t" if flag.path is None else "-1"
+    scope.lines.add(f"shmem.{name}_within({what}, {report}, {tile}, {flag.index})", loc)
 
 
 # --------------------------------------------------------------------------------------------------------------- flags
@@ -57,17 +57,17 @@ def pointer(scope: Scope, flags: Flags) -> str:
     if flags.name in STATES:
         state = STATES[flags.name]
         return scope.arg(Arg(f"{state}_at", "state", state))
-    return scope.arg(Arg(f"{flags.name}_words", "flags" if scope.lowered.by_epoch else "words", flags.name))
+    return scope.arg(Arg(f"{flags.name}_flags", "epoch_flags" if scope.lowered.by_epoch else "flags", flags.name))
 
 
-def due(scope: Scope, flags: Flags) -> str:
+def expected_at(scope: Scope, flags: Flags) -> str:
     """The parameter that points to what they come to."""
-    return scope.arg(Arg(f"{flags.name}_due", "due", flags.name))
+    return scope.arg(Arg(f"{flags.name}_expected", "expected", flags.name))
 
 
-def arrivals(scope: Scope, flags: Flags, word: Formula) -> str:
+def arrivals(scope: Scope, flags: Flags, flag: Formula) -> str:
     """How often a flag is raised in a call: an operand of a sum."""
-    found = F.substitute(flags.arrivals or 1, {"flag": word})
+    found = F.substitute(flags.arrivals or 1, {"flag": flag})
     if isinstance(found, F.Binary) and found.op == "*" and F.is_truth(found.left):
         return f"tl.where({scope.text(found.left)}, {scope.text(found.right)}, 0)"
     return f"tl.where({scope.text(found)}, 1, 0)" if F.is_truth(found) else scope.text(found, F.SUMMAND)
@@ -77,13 +77,13 @@ def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
     """What a flag comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
     if flags.style == "epoch":
         return "epoch" if scope.lowered.by_epoch else f"tl.load({scope.epoch()})"
-    total = f"tl.load({due(scope, flags)} + {flat}{mask})"
+    total = f"tl.load({expected_at(scope, flags)} + {flat}{mask})"
     if not scope.lowered.entry:
         return total
     if "flag" in F.symbols(flags.arrivals or 1) and not flat.isidentifier():
-        word = scope.names.fresh("c")
-        scope.lines.add(f"{word} = {flat}")
-        flat = word
+        flag = scope.names.fresh("c")
+        scope.lines.add(f"{flag} = {flat}")
+        flat = flag
     return f"{total} + {arrivals(scope, flags, Sym(flat))}"
 
 
@@ -114,7 +114,7 @@ class Span:
 
     def of_ranks(self, scope: Scope) -> For | None:
         """The loop over one flag of each rank, which one wait can look at together. With a time limit each has its own, since a
-        report names the word."""
+        report names the flag."""
         if len(self.loops) != 1 or scope.reports.checks.watchdog or self.flags.scope != "sys":
             return None
         return self.loops[0] if self.loops[0].count == scope.step.ranks else None
@@ -182,25 +182,25 @@ def await_one(scope: Scope, op: Await, tensor: str) -> None:
     _wait_for(scope, flags, wish, op.loc, tensor)
 
 
-def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: str = "") -> None:
+def _wait_for(scope: Scope, flags: Flags, flag: str, loc: Loc | None, tensor: str = "") -> None:
     kind, of = (STATES[flags.name], tensor) if flags.name in STATES else ("channel", flags.name)
-    start, value = pointer(scope, flags), _value(scope, flags, word)
-    wait_until(scope, Word(start, word, kind, of, flags.scope == "sys"), value, loc)
+    start, value = pointer(scope, flags), _value(scope, flags, flag)
+    wait_until(scope, Flag(start, flag, kind, of, flags.scope == "sys"), value, loc)
 
 
 def _wait_for_all(scope: Scope, span: Span, loop: For, loc: Loc | None) -> None:
     """Wait for the flags of all ranks."""
-    every, word = scope.names.fresh("every"), scope.names.fresh("c_each")
+    every, flag = scope.names.fresh("every"), scope.names.fresh("c_each")
     scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.lowered.topology.size(scope.step.axis))})", loc)
-    scope.lines.add(f"{word} = {scope.text(F.substitute(span.index, {loop.var: Sym(every)}))}")
-    await_block(scope, span.flags, word, f"{every} < {scope.text(loop.count)}", loc)
+    scope.lines.add(f"{flag} = {scope.text(F.substitute(span.index, {loop.var: Sym(every)}))}")
+    await_block(scope, span.flags, flag, f"{every} < {scope.text(loop.count)}", loc)
 
 
-def await_block(scope: Scope, flags: Flags, word: str, inside: str, loc: Loc | None) -> None:
+def await_block(scope: Scope, flags: Flags, flag: str, inside: str, loc: Loc | None) -> None:
     """Wait for a block of flags, by name, as far as `inside` says."""
     start = pointer(scope, flags)
-    value = _value(scope, flags, word, f", mask={inside}, other=0")
-    scope.lines.add(f"shmem.signal_wait_each({start} + {word}, shmem.CMP_GE, {value}, {inside})", loc)
+    value = _value(scope, flags, flag, f", mask={inside}, other=0")
+    scope.lines.add(f"shmem.signal_wait_each({start} + {flag}, shmem.CMP_GE, {value}, {inside})", loc)
 
 
 def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
@@ -257,12 +257,12 @@ def _not_awaited(
         return None, [], lambda: ops.each(scope, body, lambda o: _leaf(scope, o, op))
     if run is None or loop is not None or not span.loops:
         first = span.index if loop is None else F.substitute(span.index, {loop.var: 0})
-        word = ops.name(scope, "c", first, op.loc)
+        flag = ops.name(scope, "c", first, op.loc)
         waited = scope.carried(f"{flags.name}_waited", "-1")
-        test, kept = f"{word} != {waited}", [f"{waited} = {word}"]
+        test, kept = f"{flag} != {waited}", [f"{waited} = {flag}"]
         if loop is not None:
             return test, kept, lambda: _wait_for_all(scope, span, loop, op.loc)
-        return test, kept, lambda: _wait_for(scope, flags, word, op.loc)
+        return test, kept, lambda: _wait_for(scope, flags, flag, op.loc)
     first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), run, strict=True))
     low, high = remembered(scope, flags.name)
     # The flags of a vector are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
@@ -270,11 +270,11 @@ def _not_awaited(
     kept = joined(scope, first, last, low, high) if anywhere else [f"{low} = {first}", f"{high} = {last}"]
 
     def each() -> None:
-        word = scope.names.fresh("c")
-        with scope.lines.block(f"for {word} in range({first}, {last} + 1):"):
-            known = scope.lines.block(f"if ({word} < {low}) | ({word} > {high}):") if anywhere else nullcontext()
+        flag = scope.names.fresh("c")
+        with scope.lines.block(f"for {flag} in range({first}, {last} + 1):"):
+            known = scope.lines.block(f"if ({flag} < {low}) | ({flag} > {high}):") if anywhere else nullcontext()
             with known:
-                _wait_for(scope, flags, word, op.loc)
+                _wait_for(scope, flags, flag, op.loc)
 
     return f"({first} < {low}) | ({last} > {high})", kept, each
 
@@ -311,17 +311,17 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
         return False
     vector, inside, run = ops.vector(scope, entry), scope.text(test), span.run
     count = power_of_two(_most(scope, span.flags))
-    wanted, missing, word = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
+    wanted, missing, flag = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
     seen = scope.carried(f"{span.flags.name}_seen", "0")
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))
     lines.add(f"{wanted} = blocks.members(tl.where({inside}, {number}, -1), {count})", op.loc)
     lines.add(f"{missing} = {wanted} & ~{seen}")
     with lines.block(f"if {missing} != 0:"):
         with (
-            lines.block(f"for {word} in range(0, {count}):"),
-            lines.block(f"if ({missing} >> {word}) & 1 != 0:"),
+            lines.block(f"for {flag} in range(0, {count}):"),
+            lines.block(f"if ({missing} >> {flag}) & 1 != 0:"),
         ):
-            _wait_for(scope, span.flags, word, op.loc)
+            _wait_for(scope, span.flags, flag, op.loc)
         for line in then:
             lines.add(line)
     # Outside the branch, as in `await_once`.

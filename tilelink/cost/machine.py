@@ -41,7 +41,7 @@ class Machine:
     Memory: `memory`: five sixths of the data sheet's 4.8 TB/s. `worker_memory`: of one SM; guessed. `tile_latency`: of a tile
     that computes no product, whatever its bytes; fitted.
 
-    Links: `link`: of a copy engine over NVLink, which no file has by itself. `copy`: the fixed cost of its copy; `bell`: what
+    Links: `link`: of a copy engine over NVLink, which no file has by itself. `copy`: the fixed cost of its copy; `doorbell`: what
     waiting for workers costs it besides; `worker_link`: of one SM that stores to peers or loads from them; all fitted.
     `nccl`, `nccl_call`: rate and latency of NCCL, the line through `ms_comm` of `bench-ag_gemm-4.json`; `few`, `few_call`: the
     same up to `little` bytes (`sweep-*.json`); `behind`: what a library's call behind another one saves.
@@ -66,7 +66,7 @@ class Machine:
     link: float = 3.6e5
     worker_link: float = 2.0e4
     copy: float = 5.5
-    bell: float = 3.0
+    doorbell: float = 3.0
     nccl: float = 3.13e5
     nccl_call: float = 29.0
     few: float = 1.7e5

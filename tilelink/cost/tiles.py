@@ -57,7 +57,7 @@ class Matmul:
         if not self.going or self.parts < 2:
             return float(made[-1])
         last = np.arange(1, self.parts) * self.part(tile) - 1
-        return max(float(made[-1]), _sent(made[last], machine.bell + machine.copied(self.going, remote=True)))
+        return max(float(made[-1]), _sent(made[last], machine.doorbell + machine.copied(self.going, remote=True)))
 
     def best(self, sms: int, tiles: Sequence[Tile] = TILES) -> Tile:
         """The fastest of some tiles, the first of those that are equally fast."""

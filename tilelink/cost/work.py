@@ -130,8 +130,8 @@ class Work:
         sources = {id(source) for source in copies.values()}
         here, there = self.machine.local_rate(self.workers), self.machine.remote_rate(self.workers)
         for row in self.rows:
-            if isinstance(row.op, Await) and row.op.bell:
-                self.costs.append((row, where(row, np.full((1,) * row.depth, self.machine.bell))))
+            if isinstance(row.op, Await) and row.op.doorbell:
+                self.costs.append((row, where(row, np.full((1,) * row.depth, self.machine.doorbell))))
             if not isinstance(row.op, Read | Write) or id(row.op) in sources:
                 continue
             rank, size = row.values["rank"], nbytes(self.table, row)

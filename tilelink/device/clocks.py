@@ -1,4 +1,4 @@
-"""What a traced kernel reads: the time, and where it runs. One spelling per target; the simulated world answers too."""
+"""What a traced kernel reads: the time, and where it runs. One spelling per target; the simulated backend answers too."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _GCN_CLOCK = "s_memrealtime $0\n s_waitcnt lgkmcnt(0)"
 _CUDA_MULTIPROCESSOR = "mov.u32 $0, %smid;"
 
 READS = {_CUDA_CLOCK: "clock", _CUDA_MULTIPROCESSOR: "multiprocessor"}
-"""Assembly text -> what the simulated world reads for it."""
+"""Assembly text -> what the simulated backend reads for it."""
 
 CUDA_CLOCK: Any = tl.constexpr(_CUDA_CLOCK)
 GCN_CLOCK: Any = tl.constexpr(_GCN_CLOCK)

@@ -1,6 +1,6 @@
 """Fences that Triton's language has no word for, one spelling per target.
 
-A fence is inline assembly, chosen at compile time by the target: PTX on NVIDIA, GCN on AMD. The simulated world
+A fence is inline assembly, chosen at compile time by the target: PTX on NVIDIA, GCN on AMD. The simulated backend
 interprets the same texts: `MEANING` says what each of them does, and it refuses any other.
 """
 
@@ -23,7 +23,7 @@ MEANING = {
     _CUDA_BULK: "bulk_store_wait",
     _GCN_SYSTEM: "system_fence",
 }
-"""Assembly text -> what an observer of the simulated world is told."""
+"""Assembly text -> what an observer of the simulated backend is told."""
 
 CUDA_SYSTEM: Any = tl.constexpr(_CUDA_SYSTEM)
 CUDA_PROXY: Any = tl.constexpr(_CUDA_PROXY)

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.language import core
 
 from tilelink.device.fences import block_barrier
-from tilelink.device.lowlatency import ll_load, ll_load_block, ll_pack, ll_store_block
+from tilelink.device.ll import ll_load, ll_load_block, ll_pack, ll_store_block
 from tilelink.device.peer import (
     CMP_EQ,
     CMP_GE,
@@ -30,7 +30,7 @@ from tilelink.device.peer import (
     multiprocessor,
     my_pe,
     n_pes,
-    ring_bell,
+    ring_doorbell,
 )
 from tilelink.device.peer import signal_wait_each as _poll_each
 from tilelink.device.peer import signal_wait_until as _poll
@@ -80,7 +80,7 @@ __all__ = [
     "putmem_nbi_block",
     "putmem_signal_nbi_block",
     "quiet",
-    "ring_bell",
+    "ring_doorbell",
     "signal_all",
     "signal_op",
     "signal_wait_each",
@@ -133,18 +133,18 @@ def _get(dst: Any, src: Any, nbytes: Any, pe: Any, _semantic: Any = None) -> Any
 
 
 @core.extern
-def _put_signal(dst: Any, src: Any, nbytes: Any, word: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmemx_putmem_signal_nbi_block", [dst, src, nbytes, word, value, op, pe], _semantic)
+def _put_signal(dst: Any, src: Any, nbytes: Any, flag: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
+    return _call("nvshmemx_putmem_signal_nbi_block", [dst, src, nbytes, flag, value, op, pe], _semantic)
 
 
 @core.extern
-def _signal(word: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmemx_signal_op", [word, value, op, pe], _semantic)
+def _signal(flag: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
+    return _call("nvshmemx_signal_op", [flag, value, op, pe], _semantic)
 
 
 @core.extern
-def _wait(word: Any, cmp: Any, value: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmem_signal_wait_until", [word, cmp, value], _semantic)
+def _wait(flag: Any, cmp: Any, value: Any, _semantic: Any = None) -> Any:
+    return _call("nvshmem_signal_wait_until", [flag, cmp, value], _semantic)
 
 
 @core.extern
@@ -190,11 +190,11 @@ def getmem_nbi_block(dst, src, count, pe, ctx):
 
 
 @triton.jit
-def putmem_signal_nbi_block(dst, src, count, word, value, op: tl.constexpr, pe, ctx):
+def putmem_signal_nbi_block(dst, src, count, flag, value, op: tl.constexpr, pe, ctx):
     """`putmem_nbi_block` and a signal that arrives after this data (not after earlier puts: `signal_op` is for that)."""
     block_barrier()
     number = _number(pe, ctx)
-    _put_signal(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), word.to(tl.int64), value, op, number)
+    _put_signal(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), flag.to(tl.int64), value, op, number)
 
 
 @triton.jit
@@ -204,23 +204,23 @@ def _bytes(p, count):
 
 
 @triton.jit
-def signal_op(word, value, op: tl.constexpr, pe, ctx):
-    """Set or add to `word` of rank `pe`, after everything this program has read and written. Works for oneself too."""
+def signal_op(flag, value, op: tl.constexpr, pe, ctx):
+    """Set or add to `flag` of rank `pe`, after everything this program has read and written. Works for oneself too."""
     quiet()
     number = _number(pe, ctx)
     # A scalar call is made by every thread: an addition would count the threads.
     if _thread() == 0:
-        _signal(word.to(tl.int64), value, op, number)
+        _signal(flag.to(tl.int64), value, op, number)
 
 
 @triton.jit
-def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=None):
-    """`signal_op` for `word` of each of the `ranks` ranks, oneself included; and for a `further` word of each."""
+def signal_all(flag, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=None):
+    """`signal_op` for `flag` of each of the `ranks` ranks, oneself included; and for a `further` flag of each."""
     quiet()
     for pe in range(ranks):
         number = _number(pe, ctx)
         if _thread() == 0:
-            _signal(word.to(tl.int64), value, op, number)
+            _signal(flag.to(tl.int64), value, op, number)
             if further is not None:
                 _signal(further.to(tl.int64), value, op, number)
 
@@ -242,30 +242,30 @@ def notify(p, pe, signal, op: tl.constexpr, ctx):
 
 
 @triton.jit
-def signal_wait_until(word, cmp: tl.constexpr, value):
-    """Until this rank's `word` compares with `value`; what was signalled with it is then readable."""
-    # NVSHMEM's own wait spins in every thread and acquires nothing; here it finds the word ready, and makes what a
+def signal_wait_until(flag, cmp: tl.constexpr, value):
+    """Until this rank's `flag` compares with `value`; what was signalled with it is then readable."""
+    # NVSHMEM's own wait spins in every thread and acquires nothing; here it finds the flag ready, and makes what a
     # network card has written visible where the hardware does not.
-    _poll(word, cmp, value)
-    _wait(word.to(tl.int64), cmp, value)
+    _poll(flag, cmp, value)
+    _wait(flag.to(tl.int64), cmp, value)
 
 
 @triton.jit
-def signal_wait_each(words, cmp: tl.constexpr, values, inside):
-    """`signal_wait_until` for each word of a block, as far as `inside` says."""
-    _poll_each(words, cmp, values, inside)
-    at = words.to(tl.int64)
+def signal_wait_each(flags, cmp: tl.constexpr, values, inside):
+    """`signal_wait_until` for each flag of a block, as far as `inside` says."""
+    _poll_each(flags, cmp, values, inside)
+    at = flags.to(tl.int64)
     some = tl.max(tl.where(inside, at, 0), 0)
     _wait(tl.where(inside, at, some), cmp, tl.where(inside, values, 0))
 
 
 @triton.jit
-def signal_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index):
+def signal_wait_within(flag, cmp: tl.constexpr, value, watch, site, tile, index):
     """`signal_wait_until` that ends in any case; see `tilelink.device.watch`."""
     tl.static_assert(cmp == CMP_GE, "a wait with a limit knows CMP_GE")
-    # NVSHMEM's own wait would spin for ever on a word that has not come.
-    if _poll_within(word, tl.cast(value, tl.int64), SYSTEM, watch, site, tile, index):
-        _wait(word.to(tl.int64), cmp, value)
+    # NVSHMEM's own wait would spin for ever on a flag that has not come.
+    if _poll_within(flag, tl.cast(value, tl.int64), SYSTEM, watch, site, tile, index):
+        _wait(flag.to(tl.int64), cmp, value)
 
 
 @triton.jit
@@ -283,10 +283,10 @@ def quiet():
 
 
 @triton.jit
-def barrier_all(words, epoch, ctx):
-    """All ranks have come here `epoch` times. One program per rank calls it; `words`: n_pes words, used for this only."""
+def barrier_all(flags, epoch, ctx):
+    """All ranks have come here `epoch` times. One program per rank calls it; `flags`: n_pes flags, used for this only."""
     me = my_pe(ctx)
     for pe in range(n_pes(ctx)):
-        signal_op(words + me, epoch, SIGNAL_SET, pe, ctx)
+        signal_op(flags + me, epoch, SIGNAL_SET, pe, ctx)
     for pe in range(n_pes(ctx)):
-        signal_wait_until(words + pe, CMP_GE, epoch)
+        signal_wait_until(flags + pe, CMP_GE, epoch)

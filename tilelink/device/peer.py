@@ -1,10 +1,10 @@
 """SHMEM on ranks that reach one another by loads and stores (NVLink, PCIe P2P, HIP IPC), in pure Triton.
 
-The same functions run in the simulated world, on CPU addresses. Conventions:
+The same functions run in the simulated backend, on CPU addresses. Conventions:
 
 `ctx` points to int64 `[my_pe, n_pes, base 0, base 1, ...]`: where the arena starts on each rank, as seen from here; what
 follows is for `nvshmem`. Ranks are those of the group that the arena belongs to.
-Symmetric pointers are this rank's own; a function translates them to rank `pe`. A word is a pointer to int64.
+Symmetric pointers are this rank's own; a function translates them to rank `pe`. A flag is a pointer to int64.
 `..._block` means that all threads of the program take part: call it uniformly.
 """
 
@@ -14,10 +14,10 @@ import triton.language as tl
 from tilelink.device.clocks import clock as clock
 from tilelink.device.clocks import multiprocessor as multiprocessor
 from tilelink.device.fences import block_barrier, bulk_store_wait, proxy_fence, system_fence, warps
-from tilelink.device.lowlatency import ll_load as ll_load
-from tilelink.device.lowlatency import ll_load_block as ll_load_block
-from tilelink.device.lowlatency import ll_pack as ll_pack
-from tilelink.device.lowlatency import ll_store_block as ll_store_block
+from tilelink.device.ll import ll_load as ll_load
+from tilelink.device.ll import ll_load_block as ll_load_block
+from tilelink.device.ll import ll_pack as ll_pack
+from tilelink.device.ll import ll_store_block as ll_store_block
 from tilelink.device.raw import consume_token as consume_token
 from tilelink.device.raw import wait as wait
 from tilelink.device.watch import check as check
@@ -77,10 +77,10 @@ def getmem_nbi_block(dst, src, count, pe, ctx):
 
 
 @triton.jit
-def putmem_signal_nbi_block(dst, src, count, word, value, op: tl.constexpr, pe, ctx):
+def putmem_signal_nbi_block(dst, src, count, flag, value, op: tl.constexpr, pe, ctx):
     """`putmem_nbi_block`, then `signal_op`: who sees the signal sees the data."""
     putmem_nbi_block(dst, src, count, pe, ctx)
-    signal_op(word, value, op, pe, ctx)
+    signal_op(flag, value, op, pe, ctx)
 
 
 @triton.jit
@@ -105,11 +105,11 @@ def copy_block(dst, src, count):
 
 
 @triton.jit
-def signal_op(word, value, op: tl.constexpr, pe, ctx):
-    """Set or add to `word` of rank `pe`, after everything this program has read and written. Works for oneself too."""
+def signal_op(flag, value, op: tl.constexpr, pe, ctx):
+    """Set or add to `flag` of rank `pe`, after everything this program has read and written. Works for oneself too."""
     # All threads store, one thread signals: without the barrier the release covers only that thread's stores.
     block_barrier()
-    remote = translate(word, pe, ctx)
+    remote = translate(flag, pe, ctx)
     if op == SIGNAL_ADD:
         tl.atomic_add(remote, tl.cast(value, tl.int64), sem="release", scope="sys")
     else:
@@ -118,19 +118,19 @@ def signal_op(word, value, op: tl.constexpr, pe, ctx):
 
 
 @triton.jit
-def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=None):
-    """`signal_op` for `word` of each of the `ranks` ranks, oneself included; and for a `further` word of each.
+def signal_all(flag, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=None):
+    """`signal_op` for `flag` of each of the `ranks` ranks, oneself included; and for a `further` flag of each.
 
-    One lane a rank and word, so that the links' round trips run side by side: a release waits for the one before it.
+    One lane a rank and flag, so that the links' round trips run side by side: a release waits for the one before it.
     """
     block_barrier()
     many: tl.constexpr = triton.next_power_of_2(ranks)  # pyright: ignore[reportArgumentType, reportAssignmentType]
     lane = tl.arange(0, many if further is None else 2 * many)
     pe = lane % many
     inside = pe < ranks
-    here = word if further is None else tl.where(lane < many, word, further)
+    here = flag if further is None else tl.where(lane < many, flag, further)
     distance = tl.load(ctx + 2 + pe, mask=inside, other=0) - tl.load(ctx + 2 + my_pe(ctx))
-    remote = (here.to(tl.pointer_type(tl.int8), bitcast=True) + distance).to(word.dtype, bitcast=True)
+    remote = (here.to(tl.pointer_type(tl.int8), bitcast=True) + distance).to(flag.dtype, bitcast=True)
     if op == SIGNAL_ADD:
         tl.atomic_add(remote, tl.cast(value, tl.int64), mask=inside, sem="release", scope="sys")
     else:
@@ -139,25 +139,25 @@ def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=
 
 
 @triton.jit
-def local_add(word, value):
-    """Add to a word that only this GPU reads; returns the old value. Orders what came before, and what comes after."""
+def local_add(flag, value):
+    """Add to a flag that only this GPU reads; returns the old value. Orders what came before, and what comes after."""
     block_barrier()
-    return tl.atomic_add(word, tl.cast(value, tl.int64), sem="acq_rel", scope="gpu")
+    return tl.atomic_add(flag, tl.cast(value, tl.int64), sem="acq_rel", scope="gpu")
 
 
 @triton.jit
-def count(bell):
-    """Ring a bell that a stream of this rank counts, after everything this program has read and written. Nothing comes back,
+def count(doorbell):
+    """Ring a doorbell that a stream of this rank counts, after everything this program has read and written. Nothing comes back,
     so nothing is waited for."""
     block_barrier()
-    tl.atomic_add(bell, tl.cast(1, tl.int64), sem="release", scope="gpu")
+    tl.atomic_add(doorbell, tl.cast(1, tl.int64), sem="release", scope="gpu")
 
 
 @triton.jit
-def local_set(word, value):
-    """Set a word that only this GPU reads, after everything this program has read and written."""
+def local_set(flag, value):
+    """Set a flag that only this GPU reads, after everything this program has read and written."""
     block_barrier()
-    tl.atomic_xchg(word, tl.cast(value, tl.int64), sem="release", scope="gpu")
+    tl.atomic_xchg(flag, tl.cast(value, tl.int64), sem="release", scope="gpu")
 
 
 @triton.jit
@@ -173,51 +173,51 @@ def is_last(counter, tiles):
 
 
 @triton.jit
-def ring_bell(bell):
-    """Set the word that a stream of this rank waits for, after everything this program has read and written.
+def ring_doorbell(doorbell):
+    """Set the flag that a stream of this rank waits for, after everything this program has read and written.
 
     In the scope of this GPU, whose own engines hear it and copy out of its memory: a release for the whole system waits for
     what is on its way over the links too, and took 2 to 12 µs.
     """
     block_barrier()
-    tl.atomic_xchg(bell, tl.cast(1, tl.int64), sem="release", scope="gpu")
+    tl.atomic_xchg(doorbell, tl.cast(1, tl.int64), sem="release", scope="gpu")
 
 
 @triton.jit
-def signal_wait_until(word, cmp: tl.constexpr, value):
-    """Until this rank's `word` compares with `value`; what was signalled with it is then readable."""
+def signal_wait_until(flag, cmp: tl.constexpr, value):
+    """Until this rank's `flag` compares with `value`; what was signalled with it is then readable."""
     target = tl.cast(value, tl.int64)
     if cmp == CMP_GE:
-        while tl.atomic_add(word, 0, sem="acquire", scope="sys") < target:
+        while tl.atomic_add(flag, 0, sem="acquire", scope="sys") < target:
             pass
     else:
         tl.static_assert(cmp == CMP_EQ, "signal_wait_until knows CMP_GE and CMP_EQ")
-        while tl.atomic_add(word, 0, sem="acquire", scope="sys") != target:
+        while tl.atomic_add(flag, 0, sem="acquire", scope="sys") != target:
             pass
 
 
 @triton.jit
-def signal_wait_each(words, cmp: tl.constexpr, values, inside):
-    """`signal_wait_until` for each word of a block, as far as `inside` says. One lane a word: their polls run side by side."""
+def signal_wait_each(flags, cmp: tl.constexpr, values, inside):
+    """`signal_wait_until` for each flag of a block, as far as `inside` says. One lane a flag: their polls run side by side."""
     tl.static_assert(cmp == CMP_GE, "signal_wait_each knows CMP_GE")
     # Nothing of block shape is carried around the loop: Triton 3.6 cannot compile that.
     while (
-        tl.max((inside & (tl.atomic_add(words, 0, mask=inside, sem="acquire", scope="sys") < values)).to(tl.int32), 0)
+        tl.max((inside & (tl.atomic_add(flags, 0, mask=inside, sem="acquire", scope="sys") < values)).to(tl.int32), 0)
         != 0
     ):
         pass
 
 
 @triton.jit
-def local_wait_until(word, cmp: tl.constexpr, value):
-    """`signal_wait_until` for a word that only programs of this GPU write."""
+def local_wait_until(flag, cmp: tl.constexpr, value):
+    """`signal_wait_until` for a flag that only programs of this GPU write."""
     target = tl.cast(value, tl.int64)
     if cmp == CMP_GE:
-        while tl.atomic_add(word, 0, sem="acquire", scope="gpu") < target:
+        while tl.atomic_add(flag, 0, sem="acquire", scope="gpu") < target:
             pass
     else:
         tl.static_assert(cmp == CMP_EQ, "local_wait_until knows CMP_GE and CMP_EQ")
-        while tl.atomic_add(word, 0, sem="acquire", scope="gpu") != target:
+        while tl.atomic_add(flag, 0, sem="acquire", scope="gpu") != target:
             pass
 
 
@@ -236,13 +236,13 @@ def quiet():
 
 
 @triton.jit
-def barrier_all(words, epoch, ctx):
-    """All ranks have come here `epoch` times. One program per rank calls it; `words`: n_pes words, used for this only."""
+def barrier_all(flags, epoch, ctx):
+    """All ranks have come here `epoch` times. One program per rank calls it; `flags`: n_pes flags, used for this only."""
     me = my_pe(ctx)
     for pe in range(n_pes(ctx)):
-        signal_op(words + me, epoch, SIGNAL_SET, pe, ctx)
+        signal_op(flags + me, epoch, SIGNAL_SET, pe, ctx)
     for pe in range(n_pes(ctx)):
-        signal_wait_until(words + pe, CMP_GE, epoch)
+        signal_wait_until(flags + pe, CMP_GE, epoch)
 
 
 symm_at = translate

@@ -3,7 +3,7 @@
 Compiled only into kernels that were emitted for it. `watch` points to int64 `[source, guard]`: the number of the
 emitted file, and the address of its GPU's guard. The guard, int64 in this GPU's memory, is
 `[limit in ns, alarm, entries taken, report]`; the report, int64 in memory that the host reads at any time, is
-`[stop]` followed, from `FIRST` on, by entries of `LENGTH` words:
+`[stop]` followed, from `FIRST` on, by entries of `LENGTH` flags:
 `[kind, source, site, tile, index, expected, seen, worker, ns]`.
 
 A wait that takes too long raises the alarm, which ends all waits of this GPU, so that every kernel ends. Only waits that
@@ -23,21 +23,21 @@ from triton.language import core
 
 from tilelink.device.clocks import clock
 from tilelink.device.fences import block_barrier, system_fence, warps
-from tilelink.device.lowlatency import LL_WORDS, ll_data, ll_first_late, ll_lanes, ll_late, ll_oldest, ll_words
+from tilelink.device.ll import LL_WORDS, ll_data, ll_first_late, ll_lanes, ll_late, ll_oldest, ll_words
 
 LIMIT = tl.constexpr(0)
 ALARM = tl.constexpr(1)
 TAKEN = tl.constexpr(2)
 REPORT = tl.constexpr(3)
 GUARD = 4
-"""Words of a guard."""
+"""Flags of a guard."""
 
 STOP = tl.constexpr(0)
 FIRST = tl.constexpr(8)
 LENGTH = tl.constexpr(16)
 ENTRIES = tl.constexpr(32)
 WORDS = FIRST.value + LENGTH.value * ENTRIES.value
-"""Words of a report."""
+"""Flags of a report."""
 
 LATE = tl.constexpr(1)
 FALSE = tl.constexpr(2)
@@ -49,12 +49,12 @@ _NOTHING = tl.constexpr(-(1 << 62))
 _POLLS = tl.constexpr(64)
 _ONE = tl.constexpr(1)
 _ASKS = tl.constexpr(64)
-"""How often a wait reads the host's word until it is over by its limit."""
+"""How often a wait reads the host's flag until it is over by its limit."""
 
 
 @core.builtin
 def _polls_per_look(_semantic: Any = None) -> core.constexpr:
-    """How often a word is polled before the clock is looked at. The interpreter's clock stands still most of the time."""
+    """How often a flag is polled before the clock is looked at. The interpreter's clock stands still most of the time."""
     return _ONE if _semantic.builder.options.backend_name == "interpreter" else _POLLS
 
 
@@ -101,9 +101,9 @@ def _enter(watch, kind, site, tile, index, expected, seen, waited, wanted):
 
 
 @triton.jit
-def wait_at_least(word, target, scope: tl.constexpr, watch, site, tile, index):
-    """Until `word` is at least `target`, or the alarm is raised; whether it is."""
-    seen = tl.atomic_add(word, 0, sem="acquire", scope=scope)
+def wait_at_least(flag, target, scope: tl.constexpr, watch, site, tile, index):
+    """Until `flag` is at least `target`, or the alarm is raised; whether it is."""
+    seen = tl.atomic_add(flag, 0, sem="acquire", scope=scope)
     polls = tl.cast(0, tl.int32)
     began = tl.cast(0, tl.int64)
     waited = tl.cast(0, tl.int64)
@@ -116,7 +116,7 @@ def wait_at_least(word, target, scope: tl.constexpr, watch, site, tile, index):
             began = tl.where(began == 0, now, began)
             waited = now - began
             alarm, asked = look_at_clock(watch, waited, asked)
-        seen = tl.atomic_add(word, 0, sem="acquire", scope=scope)
+        seen = tl.atomic_add(flag, 0, sem="acquire", scope=scope)
     if seen < target:
         half = tl.load(_pointer(tl.load(watch + 1)) + LIMIT) // 2
         _enter(watch, LATE, site, tile, index, target, seen, waited, waited >= half)
@@ -124,22 +124,22 @@ def wait_at_least(word, target, scope: tl.constexpr, watch, site, tile, index):
 
 
 @triton.jit
-def local_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index):
-    """`local_wait_until` that ends in any case. `site`, `tile` and `index` (of the word) say in the report who waits."""
+def local_wait_within(flag, cmp: tl.constexpr, value, watch, site, tile, index):
+    """`local_wait_until` that ends in any case. `site`, `tile` and `index` (of the flag) say in the report who waits."""
     tl.static_assert(cmp == 5, "a wait with a limit knows CMP_GE")
-    wait_at_least(word, tl.cast(value, tl.int64), _GPU, watch, site, tile, index)
+    wait_at_least(flag, tl.cast(value, tl.int64), _GPU, watch, site, tile, index)
 
 
 @triton.jit
-def signal_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index):
+def signal_wait_within(flag, cmp: tl.constexpr, value, watch, site, tile, index):
     """`signal_wait_until` that ends in any case; see `local_wait_within`."""
     tl.static_assert(cmp == 5, "a wait with a limit knows CMP_GE")
-    wait_at_least(word, tl.cast(value, tl.int64), SYSTEM, watch, site, tile, index)
+    wait_at_least(flag, tl.cast(value, tl.int64), SYSTEM, watch, site, tile, index)
 
 
 @triton.jit
 def ll_load_within(words, number, mask, dtype: tl.constexpr, base, watch, site, tile):
-    """`ll_load` that ends in any case; see `local_wait_within`. The report has the place, from `base` on, of the first word that
+    """`ll_load` that ends in any case; see `local_wait_within`. The report has the place, from `base` on, of the first flag that
     is missing, and the lowest number that was seen."""
     got = ll_words(words, number, mask)
     polls = tl.cast(0, tl.int32)

@@ -23,7 +23,7 @@ from tilelink.pipeline.arguments import Bound, axes_of, bind_shapes
 from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.grid import grid_of
-from tilelink.tuning.comparing import TOLERANCE
+from tilelink.tuning.comparison import TOLERANCE
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import SHAPE_OPTION, Case, names_of
-from tilelink.explore.sheets import tiles_of
+from tilelink.explore.report_tables import tiles_of
 from tilelink.frontend import sizes_of
 
 LARGE = 2000

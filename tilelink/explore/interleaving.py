@@ -42,7 +42,7 @@ def counterexample_picture(found: Counterexample, path: Path) -> Path:
     axes.set_xlim(-1.3, len(found.steps) - 0.3)
     axes.set_ylim(-len(lanes) + 0.3, 0.7)
     axes.set_axis_off()
-    figure.suptitle(fill(f"{found.text} ({found.world})", 90), fontsize=10, color=INK)
+    figure.suptitle(fill(f"{found.text} ({found.sizes})", 90), fontsize=10, color=INK)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path

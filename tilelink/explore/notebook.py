@@ -12,7 +12,7 @@ import IPython.display
 
 import tilelink
 from tilelink.errors import TilelinkError
-from tilelink.explore.sheets import as_markdown, totals_sheet
+from tilelink.explore.report_tables import as_markdown, totals_sheet
 from tilelink.explore.tiles import mapping_picture
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Verdict

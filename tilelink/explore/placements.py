@@ -27,7 +27,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
     "joins": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "streams": ("a number of side streams", lambda v: is_number(v) and v > 0),
-    "behind": ("True, False or None", lambda v: v is None or isinstance(v, bool)),
+    "deferred": ("True, False or None", lambda v: v is None or isinstance(v, bool)),
     "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "function": ('the name of a function, as "torch.mm"', lambda v: isinstance(v, str)),
 }
@@ -88,7 +88,7 @@ def placement_text(path: str, placement: Placement) -> str | None:
     orders = () if isinstance(placement, Fused) else placement.order
     if not all(isinstance(word, str) for word in orders):
         return None
-    if isinstance(placement, Library) and (not isinstance(placement.function, str) or placement.otherwise is not None):
+    if isinstance(placement, Library) and (not isinstance(placement.function, str) or placement.fallback is not None):
         return None
     return f"{path}={placement!r}"
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tilelink.explore.sheets import signals_of
+from tilelink.explore.report_tables import signals_of
 from tilelink.ir.plan import Plan
 from tilelink.runtime.simulated.machine import Recorder
 

@@ -21,7 +21,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.cases import Case, parse_ranks, parse_sizes, ranks_text, topology_of
 from tilelink.explore.naming import operator_named
 from tilelink.explore.placements import parse_placements, placement_text
-from tilelink.explore.sheets import tiles_of
+from tilelink.explore.report_tables import tiles_of
 from tilelink.ir import formula as F
 from tilelink.ir.schedule import as_simulated
 from tilelink.ir.topology import env_of
@@ -155,7 +155,7 @@ def _bounded(what: str, asked: int, least: int, most: int) -> None:
             "TL716",
             f"the run asks for {said} {what}",
             why=f"a token may ask for {least:,} to {most:,}",
-            hint="if you trust it, run it by its own words: tilelink run OP --shape …",
+            hint="if you trust it, run it by its own flags: tilelink run OP --shape …",
         )
 
 

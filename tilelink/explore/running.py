@@ -1,4 +1,4 @@
-"""Running a case in the world that is there, and measuring how wrong it is."""
+"""Running a case in the backend that is there, and measuring how wrong it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from tilelink.explore.cases import Case
-from tilelink.explore.comparing import against, error_of
+from tilelink.explore.comparison import against, error_of
 from tilelink.explore.replay import again
 from tilelink.ir.topology import Device
 from tilelink.runtime.launching import along, simulated
@@ -67,7 +67,7 @@ def run_case(
     An exception of a simulated run carries the token of the run as a note.
     """
     begin = time.perf_counter()
-    known = against(case, session is None or session.world.group is None)
+    known = against(case, session is None or session.backend.group is None)
     told: tuple[str, ...] = ()
     if session is None:
         policy = policy if policy is not None else Policy(seed=seed)
@@ -119,8 +119,8 @@ def _on_ranks(case: Case, session: Session | None, rank: Callable[[], T], **opti
 # -------------------------------------------------------------------------------------------------------------- on one rank
 def _here() -> tuple[int, str]:
     """Which rank this is, and where its tensors lie."""
-    world = require().world
-    return world.rank, "cpu" if world.topology.world == "simulated" else "cuda"
+    backend = require().backend
+    return backend.rank, "cpu" if backend.topology.backend == "simulated" else "cuda"
 
 
 def _arguments(case: Case) -> list[torch.Tensor]:
@@ -133,5 +133,5 @@ def _errors(case: Case, calls: int, compared: bool) -> list[float]:
     results = [case.operator(*_arguments(c), **case.given) for c in inputs]
     if not compared:
         return []
-    mine = [error_of(c, require().world, _here()[1], y) for y, c in zip(results, inputs, strict=True)]
-    return [float(e) for e in require().world.agree(float(torch.tensor(mine, dtype=torch.float64).amax()))]
+    mine = [error_of(c, require().backend, _here()[1], y) for y, c in zip(results, inputs, strict=True)]
+    return [float(e) for e in require().backend.agree(float(torch.tensor(mine, dtype=torch.float64).amax()))]

@@ -1,4 +1,4 @@
-"""A case under many schedules of the simulated world: seeds, stragglers, priorities, or all with few preemptions."""
+"""A case under many schedules of the simulated backend: seeds, stragglers, priorities, or all with few preemptions."""
 
 from __future__ import annotations
 

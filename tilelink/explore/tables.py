@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tilelink.explore.sheets import Sheet, plan_sheets, verdict_sheets
+from tilelink.explore.report_tables import Sheet, plan_sheets, verdict_sheets
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Verdict
 

@@ -62,7 +62,7 @@ def captured(
         raise TilelinkError("TL150", f"`{source.node.name}` has no `tl.tile_id`", loc=header, why=why, hint=hint)
     body = tuple(state.ops)
     check_signals(body)
-    movement = recognise(body)
+    copy_program = recognise(body)
     for known, value in helpers.globals.items():
         if not alike(state.globals.setdefault(known, value), value):
             message = f"`{known}` is {state.globals[known]!r} in the program and {value!r} in a helper"
@@ -75,7 +75,7 @@ def captured(
         constants=constants,
         domain=state.domain.param,
         body=body,
-        movement=movement,
+        copy_program=copy_program,
         helpers=helpers.all(),
         globals=tuple(sorted(state.globals.items())),
         loc=header,

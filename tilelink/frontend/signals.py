@@ -1,6 +1,6 @@
-"""What a whole program says to others: where its signals may stand, and whether it is a movement.
+"""What a whole program says to others: where its signals may stand, and whether it is a copy program.
 
-Every rank must be able to count the notifies of the others without seeing their data. A movement waits for one tile, moves it
+Every rank must be able to count the notifies of the others without seeing their data. A copy program waits for one tile, moves it
 and notifies: its engine and its direction are then the schedule's.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import replace
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.program import (
     At,
+    CopyProgram,
     If,
     Index,
     Load,
     Loop,
     Move,
-    Movement,
     Notify,
     OfTile,
     Op,
@@ -87,16 +87,16 @@ def _notifies(body: tuple[Op, ...]) -> Iterator[Notify]:
     return (op for op in walk(body) if isinstance(op, Notify))
 
 
-# ----------------------------------------------------------------------------------------------------------------- movements
-def recognise(body: tuple[Op, ...]) -> Movement | None:
-    """The movement that a program is, or None if it computes.
+# ------------------------------------------------------------------------------------------------------------- copy programs
+def recognise(body: tuple[Op, ...]) -> CopyProgram | None:
+    """The copy program that a program is, or None if it computes.
 
     Raises:
         TilelinkError: TL163 if `rank_*` stands in a program that is none, TL164 if a pull does.
     """
-    movement = _movement(body)
-    if movement is not None:
-        return movement
+    copy_program = _copy_program(body)
+    if copy_program is not None:
+        return copy_program
     pinned = next((op for op in walk(body) if isinstance(op, (Wait, Notify, Move)) and op.by == "stream"), None)
     if pinned is not None:
         message = "`rank_*` in a program that is more than one copy of one tile"
@@ -108,7 +108,7 @@ def recognise(body: tuple[Op, ...]) -> Movement | None:
     pull = next((op for op in walk(body) if isinstance(op, Move)), None)
     if pull is not None:
         source, to = pull.source, pull.param
-        message = "a pull in a program that is not the movement of one tile"
+        message = "a pull in a program that is not the copy program of one tile"
         why = f"such a program runs for tiles of `{to}`: it waits for one, pulls it, notifies, and does nothing besides"
         hint = (
             f"write `tl.consumer_tile_wait({source}, tile)`, `tl.tile_pull_data({to}, tile, source={source})`, "
@@ -118,7 +118,7 @@ def recognise(body: tuple[Op, ...]) -> Movement | None:
     return None
 
 
-def _movement(body: tuple[Op, ...]) -> Movement | None:
+def _copy_program(body: tuple[Op, ...]) -> CopyProgram | None:
     match body:
         case Tile() as tile, Wait(peer=None) as wait, Move() as move, Notify(peer=None) as notify:
             source, to, moved, engine, pulled = move.source, move.param, (move.index,), move.by, True
@@ -140,7 +140,7 @@ def _movement(body: tuple[Op, ...]) -> Movement | None:
     if engine == "worker" and pull != pulled:
         # Pulling at the source's tiles, or pushing at the destination's: legal, but not the normal form.
         return None
-    return Movement(source, to, pull, pinned=engine == "stream")
+    return CopyProgram(source, to, pull, pinned=engine == "stream")
 
 
 def _is_tile(tile: Tile, index: Index | None) -> bool:

@@ -99,7 +99,7 @@ def _fused(graph: Graph, node: Node) -> Collective:
     why = door().closed[group] if session is None else _unserved(name, graph, source)
     if session is None or why:
         return Collective(name, loc, "", why)
-    by, why = FUSING[name](graph, node, session.world.ranks, group)
+    by, why = FUSING[name](graph, node, session.backend.ranks, group)
     stable_topological_sort(graph)  # a fused product stands behind what all of its factors need
     graph.lint()
     return Collective(name, loc, by, why)

@@ -1,4 +1,4 @@
-"""The words of a tensor: which of them stands for what, and how often it is raised (f_C, paper section 4)."""
+"""The flags of a tensor: which of them stands for what, and how often it is raised (f_C, paper section 4)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 @dataclass(frozen=True, slots=True)
 class ChannelAxis:
-    """One axis of a tensor's words (f_C, paper section 4).
+    """One axis of a tensor's flags (f_C, paper section 4).
 
-    `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one word per position or rank),
+    `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one flag per position or rank),
     `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same inside the one
-    part that the words' rank holds). `over`: the axis of the ranks whose parts they are, or which are the sources.
-    `every`: of source ranks, all of which write one instance: a wait that names no peer looks at the words of all of them.
+    part that the flags' rank holds). `over`: the axis of the ranks whose parts they are, or which are the sources.
+    `every`: of source ranks, all of which write one instance: a wait that names no peer looks at the flags of all of them.
     """
 
     axis: int | None
     kind: str
     size: Formula
     span: int | None
-    """None: one word for a whole part, whatever its length."""
+    """None: one flag for a whole part, whatever its length."""
     over: str = RANK_AXIS
     every: bool = False
 
@@ -43,12 +43,12 @@ class ChannelAxis:
 
     @property
     def length(self) -> Formula:
-        """Elements per word."""
+        """Elements per flag."""
         return self.part if self.span is None else F.of(self.span)
 
     @property
     def per(self) -> Formula:
-        """Words of one part."""
+        """Flags of one part."""
         return F.of(1) if self.span is None else F.cdiv(self.part, self.span)
 
     @property
@@ -61,7 +61,7 @@ class ChannelAxis:
 
     @property
     def filled(self) -> Formula:
-        """Words that stand for positions: parts that end early lack the last ones."""
+        """Flags that stand for positions: parts that end early lack the last ones."""
         if self.kind not in ("cut", "part"):
             return self.count
         if self.kind == "part":
@@ -73,7 +73,7 @@ class ChannelAxis:
         return self.rank * self.part if self.kind == "cut" and local else F.of(0)
 
     def index(self, at: F.Like) -> Formula:
-        """The word of position `at`."""
+        """The flag of position `at`."""
         a = F.of(at)
         if self.kind == "unit":
             return a
@@ -83,21 +83,21 @@ class ChannelAxis:
         return a // self.part * self.per + within if self.kind == "cut" else within
 
     def holds(self, grid: GridAxis) -> bool:
-        """Whether a tile of `grid` can only lie in one word (`free`, or by a table: it may begin anywhere)."""
+        """Whether a tile of `grid` can only lie in one flag (`free`, or by a table: it may begin anywhere)."""
         if grid.unit:
             return True
         if grid.kind in ("free", "table"):
             return self.kind == "plain" and self.span is None
-        # Words end only where tiles do, counted from the same begin.
+        # Flags end only where tiles do, counted from the same begin.
         aligned = self.span is None or (grid.tile is not None and self.span % grid.tile == 0)
         if grid.kind in ("cut", "mine"):
             return self.kind in ("cut", "part") and self.over == grid.over and aligned
-        # Positions counted from the part's own begin: the words of that part are aligned to them.
+        # Positions counted from the part's own begin: the flags of that part are aligned to them.
         local = self.kind == "part" and grid.kind == "plain" and grid.size != self.size
         return grid.tile is not None and aligned and (self.kind == "plain" or local)
 
     def interval(self, c: F.Like) -> tuple[Formula, Formula]:
-        """Positions `[lo, hi)` of word `c`; empty where the rank's part ends before it."""
+        """Positions `[lo, hi)` of flag `c`; empty where the rank's part ends before it."""
         i = F.of(c)
         if self.kind == "unit":
             return i, i + 1
@@ -112,11 +112,11 @@ class ChannelAxis:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The words of one tensor: how many, which word a position has, how often each is raised in a call.
+    """The flags of one tensor: how many, which flag a position has, how often each is raised in a call.
 
-    `target`: notifies per call of word (`c0`, `c1`, …), at the rank that holds the words; a word whose `guard` is 0 is
+    `target`: notifies per call of flag (`c0`, `c1`, …), at the rank that holds the flags; a flag whose `guard` is 0 is
     not raised. `adds`: each notify adds 1; else it sets the epoch. `scope`: gpu (one rank's own counters) | sys.
-    `bells`: a stream waits for workers of its own rank: whoever completes a word rings its bell. `joined`: the offsets
+    `doorbells`: a stream waits for workers of its own rank: whoever completes a flag rings its doorbell. `joined`: the offsets
     table that splits the tensor at run time: how many tiles that makes is known on the device only, so they are counted
     where they are made, and the last one notifies for all, `target` at once.
     """
@@ -128,49 +128,49 @@ class Channel:
     guard: Formula | None
     adds: bool
     scope: str
-    bells: bool = False
+    doorbells: bool = False
     rings: Formula | None = None
-    """Of a channel with bells, words whose bell is rung and waited for where this is not 0: a stream does not wait for what
-    stays on its rank. None: all."""
+    """Of a channel with doorbells, flags whose doorbell is rung and waited for where this is not 0: a stream does not
+    wait for what stays on its rank. None: all."""
     counted: bool = False
-    """Streams alone wait for it: its bells count the notifies themselves, and there are neither words nor totals."""
+    """Streams alone wait for it: its doorbells count the notifies themselves, and there are neither flags nor totals."""
     joined: str | None = None
 
     def whose(self, along: str) -> ChannelAxis | None:
-        """The axis whose parts say which rank along an axis of ranks has these words: the only one that hears of a tile."""
+        """The axis whose parts say which rank along an axis of ranks has these flags: the only one that hears of a tile."""
         return next((a for a in self.axes if a.kind == "part" and a.axis is not None and a.over == along), None)
 
     @property
-    def words(self) -> Formula:
+    def flags(self) -> Formula:
         total: Formula = F.of(1)
         for a in self.axes:
             total = total * a.count
         return total
 
     def flat(self, indices: tuple[F.Like, ...]) -> Formula:
-        """The word's number, row-major."""
+        """The flag's number, row-major."""
         out: Formula = F.of(0)
         for a, i in zip(self.axes, indices, strict=True):
             out = out * a.count + F.of(i)
         return out
 
-    def rung(self, word: int, env: Mapping[str, F.Number]) -> bool:
-        """Whether the bell of a word is rung, on the rank that `env` is of."""
+    def rung(self, flag: int, env: Mapping[str, F.Number]) -> bool:
+        """Whether the doorbell of a flag is rung, on the rank that `env` is of."""
         if self.rings is None:
             return True
-        return bool(F.evaluate(self.rings, self.at(word, env)))
+        return bool(F.evaluate(self.rings, self.at(flag, env)))
 
-    def at(self, word: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
-        """What symbols of `target`, `guard` and `rings` stand for at a word, or at many."""
-        known = {**env, "word": word}
-        return {**env, **{f"c{k}": F.evaluate(index, known) for k, index in enumerate(self.indices(Sym("word")))}}
+    def at(self, flag: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
+        """What symbols of `target`, `guard` and `rings` stand for at a flag, or at many."""
+        known = {**env, "flag": flag}
+        return {**env, **{f"c{k}": F.evaluate(index, known) for k, index in enumerate(self.indices(Sym("flag")))}}
 
-    def indices(self, word: F.Like) -> tuple[Formula, ...]:
-        """The word's index per axis, of its number: what `c0`, `c1`, … stand for."""
+    def indices(self, flag: F.Like) -> tuple[Formula, ...]:
+        """The flag's index per axis, of its number: what `c0`, `c1`, … stand for."""
         out: list[Formula] = []
         behind: Formula = F.of(1)
         for k in reversed(range(len(self.axes))):
-            index = F.of(word) // behind
+            index = F.of(flag) // behind
             out.insert(0, index if k == 0 else index % self.axes[k].count)
             behind = behind * self.axes[k].count
         return tuple(out)

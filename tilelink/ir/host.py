@@ -10,7 +10,7 @@ MAIN = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Enter:
+class CallEntry:
     """Begin the call: epoch, credits, targets. By a one-block kernel of its own, or by the call's `kernels`: the first
     begins with it, and the last, when all of its workers are through, raises what the next call counts from."""
 
@@ -78,8 +78,8 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class CallExit:
     """Wait until every peer has come here: arguments that peers read in place may be overwritten afterwards."""
 
 
-HostStep: TypeAlias = Enter | Stage | Fork | Join | Launch | Transfer | Keep | Leave
+HostStep: TypeAlias = CallEntry | Stage | Fork | Join | Launch | Transfer | Keep | CallExit

@@ -12,15 +12,15 @@ from tilelink.ir.formula import Formula
 from tilelink.ir.options import KernelOptions
 from tilelink.ir.shape import RANK_AXIS
 
-AWAIT_WORD = "await_word"
+AWAIT_FLAG = "await_flag"
 """The kernel by which a stream waits for another rank: one block, which needs next to nothing of its SM."""
 
-OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "finish", "ready", "leave", AWAIT_WORD})
+OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "call_entry", "finish", "ready", "call_exit", AWAIT_FLAG})
 """Names in emitted files: imports and one-block kernels."""
 
 OF_EVERY_FUNCTION = frozenset(
     {"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch", "take_credits", "through_at"}
-    | {"epoch_at", "heard_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at", "watch_at"}
+    | {"epoch_at", "heard_at", "last_at", "entered_at", "ready_at", "left_at", "flag_at", "value_at", "watch_at"}
 )
 """Names in emitted functions: locals and parameters."""
 
@@ -49,8 +49,8 @@ class Checks:
 class Site:
     """A place of an emitted file that can make a report; its number is its position in `KernelSource.sites`.
 
-    `path`: of the step, or the one-block kernel. `kind`: `channel` | `ready` | `entered` | `left` (a wait, for words of
-    channel or state `of`), `words` (the same, by the low-latency protocol), `made` (a wait for a tile of the host of step
+    `path`: of the step, or the one-block kernel. `kind`: `channel` | `ready` | `entered` | `left` (a wait, for flags of
+    channel or state `of`), `flags` (the same, by the LL protocol), `made` (a wait for a tile of the host of step
     `of`), `below` (a position, `of` what) | `holds` (a condition, `of` its text).
     """
 
@@ -74,13 +74,13 @@ class Advice:
 class Arg:
     """A kernel parameter and what to pass for it.
 
-    `kind`: `word` (one word, given by a stream's wait as its `of`), `number` (the same, a number), `watch` (where reports
-    go), `tensor` (this call's slot of buffer `of`), `ll` (the same, whose words hold data and the number of a call),
+    `kind`: `flag` (one flag, given by a stream's wait as its `of`), `number` (the same, a number), `watch` (where reports
+    go), `tensor` (this call's slot of buffer `of`), `ll` (the same, whose flags hold data and the number of a call),
     `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of its axes; `parts`: an axis that is made
-    two before, and the length of the second one), `words` | `flags` | `due` | `bells` | `counts` (of channel `of`), `made` |
-    `tickets` (of step `of`, which comes behind its host), `stage` (symmetric slot of a staged argument), `order` (int32 table
-    of step `of`), `state` (`of`: epoch | heard | last | through | entered | ready | left), `context` (of the arena that holds
-    `of`, for the ranks along axis `along`),
+    two before, and the length of the second one), `flags` | `epoch_flags` | `expected` | `doorbells` | `counts` (of
+    channel `of`), `made` | `work_indices` (of step `of`, which comes behind its host), `stage` (symmetric slot of a
+    staged argument), `order` (int32 table of step `of`), `state` (`of`: epoch | heard | last | through | entered |
+    ready | left), `context` (of the arena that holds `of`, for the ranks along axis `along`),
     `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name
     joined by a dot), `credits` (1: wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel
     `of`), `trace_tiles` (for how many tiles of each worker there is room).
@@ -141,7 +141,7 @@ class TraceRole:
 
 @dataclass(frozen=True, slots=True)
 class TraceLayout:
-    """The memory of a traced kernel: per worker its multiprocessor, then `slots` words for each tile; nanoseconds. Where
+    """The memory of a traced kernel: per worker its multiprocessor, then `slots` flags for each tile; nanoseconds. Where
     workers run `turns` functions, the tiles of the second come behind those of the first."""
 
     kernel: str

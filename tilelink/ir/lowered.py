@@ -48,11 +48,11 @@ class Flags:
     `style`: of a `count` each signal adds its amount, and an await ends when all `arrivals` of the call are there, as they are in
     each call, since calls are told apart by the sum; a `doorbell` is a count that its only waiter resets; an `epoch` is set to
     the number of the call, by its one signal, or left alone in the call by signals and awaits alike; of `data` (the LL protocol)
-    the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what the tile
+    the number of the call travels beside each flag of the data, and nothing is printed: an await of it is sure of what the tile
     that signals has written to the buffer of the flags' name, and of no other memory. `arrivals`: of flag `flag` on rank `rank`,
     by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`. `rings`: whoever
-    completes flag `flag` rings its bell, for a stream, where this is not 0; None: there are no bells. `table`: the offsets whose
-    tiles signal it, where these are counted on the device, and the last of them signals for all.
+    completes flag `flag` rings its doorbell, for a stream, where this is not 0; None: there are no doorbells. `table`:
+    the offsets whose tiles signal it, where these are counted on the device, and the last of them signals for all.
     """
 
     name: str
@@ -95,14 +95,14 @@ class Data:
 class Await:
     """Until flag `index` of this rank is complete, that is all of its arrivals are there, and what came before them is done;
     `back`: in the call so many calls ago (a credit). Where data decides whether there is an await, only what the same tile
-    reads as data says is sure to come behind it. `bell`: a stream, which cannot compare counts, waits for the flag's bell:
-    whoever completes the flag rings it once, and the stream resets it. (A `doorbell` is its own bell.)"""
+    reads as data says is sure to come behind it. `doorbell`: a stream, which cannot compare counts, waits for the
+    flag's doorbell: whoever completes the flag rings it once, and the stream resets it. (A `doorbell` is its own doorbell.)"""
 
     flags: str
     index: Formula
     back: int = 0
     loc: Loc | None = None
-    bell: bool = False
+    doorbell: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class For:
     """`body` for each `var` from 0 to below `count`. `by_data`: some of the turns are taken, data says which. `said`: the loop as
-    the program says it; a loop over the elements of a block has no words."""
+    the program says it; a loop over the elements of a block has no flags."""
 
     var: str
     count: Formula

@@ -83,9 +83,9 @@ class StepPlan:
     """It runs for the tiles that this rank holds in its domain, and for no others: fused, or held by an owner map."""
     forwarded: tuple[str, ...] = ()
     """Fused: tensors whose tile is taken from the host's registers (at slice `rank`, where it has slices)."""
-    pieces: int = 1
-    """Fused: how many pieces of its columns the host's tile is taken in, one after the other."""
-    behind: bool = False
+    subtiles: int = 1
+    """Fused: how many subtiles, of its columns, the host's tile is taken in, one after the other."""
+    deferred: bool = False
     """Fused: its tiles come behind all of the host's, from memory, each taken by the next worker that is free."""
     own_axis: int | None = None
     """Fused, for own rows: the axis of the host's grid that says whose a tile is."""
@@ -127,7 +127,7 @@ class StepPlan:
         return [tuple((lo[t], hi[t]) for lo, hi in columns) for t in range(len(found["t"]))]
 
     @property
-    def by_runs(self) -> bool:
+    def by_panels(self) -> bool:
         """Whether a library function takes its tiles run by run."""
         return self.library is not None and self.library.runs
 
@@ -139,8 +139,8 @@ class StepPlan:
     @property
     def pinned(self) -> bool:
         """Whether it is a copy program that names its ranks itself, and so runs on copy engines only."""
-        movement = self.step.program.movement
-        return movement is not None and movement.pinned
+        copy_program = self.step.program.copy_program
+        return copy_program is not None and copy_program.pinned
 
     @property
     def axis(self) -> str:
@@ -169,8 +169,8 @@ class StepPlan:
         direction = {True: "push, ", False: "pull, ", None: ""}[self.push]
         direction += "" if self.axis == RANK_AXIS else f"along {self.axis}, "
         if self.into is not None:
-            pieces = f", in {self.pieces} pieces" if self.pieces > 1 else ""
-            return f"{direction}fused into {self.into}{pieces}{', behind its tiles' if self.behind else ''}"
+            subtiles = f", in {self.subtiles} subtiles" if self.subtiles > 1 else ""
+            return f"{direction}fused into {self.into}{subtiles}{', deferred' if self.deferred else ''}"
         order = f", order {' '.join(self.order_names)}"
         if self.library is not None:
             streams = f", over {self.streams} streams" if self.streams > 1 else ""
@@ -180,7 +180,7 @@ class StepPlan:
 
     def _viewed(self) -> Iterator[str]:
         """What a library function gets of each parameter: `rows[M by M/R, K]`."""
-        axes = (*self.grid, *self.loops) if self.by_runs else self.grid
+        axes = (*self.grid, *self.loops) if self.by_panels else self.grid
         cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in axes if g.tile or g.kind == "cut"}
         for p in self.step.program.params:
             dims = [v.dim if not v.dim.startswith("_") else "…" for v in self.step.binding(p.name).view]
@@ -237,7 +237,7 @@ class Buffer:
 class Signal:
     """What becomes of one wait or notify of a step.
 
-    `action`: await | ready (an argument of the rank that holds it) | notify | elided. `to`: whose words a notify raises:
+    `action`: await | ready (an argument of the rank that holds it) | notify | elided. `to`: whose flags a notify raises:
     self | owner (who holds the tile) | all | peer. `reason`: by what it is implied, when elided.
     """
 
@@ -253,7 +253,7 @@ class Signal:
 class Credit:
     """The right to write a slot again: its readers of call e - slots have left that call.
 
-    `implied_by`: the tensor whose ready signals already say so, or None: the `enter` kernel waits for it.
+    `implied_by`: the tensor whose ready signals already say so, or None: the `call_entry` kernel waits for it.
     """
 
     tensor: str
@@ -262,7 +262,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """A kernel: roles in worker order (movements first), `workers` per role (None: whatever SMs are left).
+    """A kernel: roles in worker order (copy programs first), `workers` per role (None: whatever SMs are left).
 
     `turns`: so many of the last roles have the same workers, each of which is through with one before it begins the next.
     """
@@ -302,7 +302,7 @@ class Layout:
 
 
 COPIES = 512
-"""How many copies of the epoch a workspace keeps: one for each worker, which in brief calls counts for itself."""
+"""How many copies of the epoch a workspace keeps: one for each worker, which in epoch-signalled calls counts for itself."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -322,10 +322,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
     """Orders by a user's key, by name: for each rank the positions of its tiles, sorted."""
-    brief: bool = False
-    """An epoch-signalled call: words are set to the number of the call, which each worker counts for itself."""
-    low_latency: frozenset[str] = frozenset()
-    """Of such a call, the tensors that come by the LL protocol: their words hold data and the number of the call, and they
+    epoch_signalled: bool = False
+    """An epoch-signalled call: flags are set to the number of the call, which each worker counts for itself."""
+    ll: frozenset[str] = frozenset()
+    """Of such a call, the tensors that come by the LL protocol: their flags hold data and the number of the call, and they
     have no others."""
 
     def __repr__(self) -> str:

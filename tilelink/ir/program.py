@@ -288,7 +288,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
+class CopyProgram:
     """The program only waits for one tile, moves it and notifies: engine and direction are the schedule's."""
 
     source: str
@@ -315,7 +315,7 @@ class TileProgram:
     constants: tuple[Constant, ...]
     domain: str
     body: tuple[Op, ...]
-    movement: Movement | None
+    copy_program: CopyProgram | None
     helpers: tuple[Helper, ...]
     globals: tuple[tuple[str, bool | int | float | str], ...]
     """Module-level numbers and strings that the body uses, by name."""

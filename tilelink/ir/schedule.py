@@ -45,9 +45,9 @@ class Sms:
     `count`: SMs of its own (None: all that are left), or `part`: their part of the device's; `tile`: elements per dimension of
     the program; `order`: names that compose, the first outermost: row | column | `group N` | ring | ring+N | across |
     `across N` (segments), and a sort key, by which the tiles are sorted, stably, after the others have ordered them;
-    `push`: direction of a movement (None: as written); `warps`, `stages`, `maxnreg`: Triton's num_warps, num_stages, and maxnreg;
-    `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel; `joins`: the computing step
-    in whose kernel a computing step runs, in turn after it, with its warps and stages.
+    `push`: direction of a copy program (None: as written); `warps`, `stages`, `maxnreg`: Triton's num_warps,
+    num_stages, and maxnreg; `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's
+    kernel; `joins`: the computing step in whose kernel a computing step runs, in turn after it, with its warps and stages.
     """
 
     count: int | None = None
@@ -88,7 +88,7 @@ class Sms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyEngine:
-    """Run a movement on copy engines, one stream step per tile, over `streams` side streams.
+    """Run a copy program on copy engines, one stream step per tile, over `streams` side streams.
 
     No `order`: along the ring, own rows first where they are there on entry, and last where a step makes them.
     """
@@ -111,16 +111,16 @@ class CopyEngine:
 class Fused:
     """Run right after (or before) the tile it depends on, in the same worker.
 
-    `tile`: take the host's tile in pieces of this many elements along the last axis, one after the other. `behind`: not right
+    `tile`: take the host's tile in pieces of this many elements along the last axis, one after the other. `deferred`: not right
     after the tile but behind all tiles of the host, from memory, by whichever worker is free; None: where that can be.
     """
 
     into: str
     tile: tuple[tuple[str, int], ...] = ()
-    behind: bool | None = False
+    deferred: bool | None = False
 
     def __repr__(self) -> str:
-        return _as_called("fused", [repr(self.into)], self.tile, behind=(self.behind, False))
+        return _as_called("fused", [repr(self.into)], self.tile, deferred=(self.deferred, False))
 
 
 LENGTH, COUNT = 1 << 31, 1024
@@ -155,7 +155,7 @@ class Library:
 
     `function`: a dotted name such as `torch.mm`, or the function itself; `tile`: elements per dimension of what it
     computes, or `PART`; `runs`: the function is `ByRuns`, and `tile` may also cut an axis that the program walks;
-    `otherwise`: the placement where the function refuses, and where ranks are simulated. No `order`: along the ring, own
+    `fallback`: the placement where the function refuses, and where ranks are simulated. No `order`: along the ring, own
     rows first where others bring rows, and last where others get them.
     """
 
@@ -164,7 +164,7 @@ class Library:
     order: Order = ()
     streams: int = 1
     runs: bool = False
-    otherwise: Placement | None = None
+    fallback: Placement | None = None
 
     @property
     def engine(self) -> Engine:
@@ -181,7 +181,7 @@ class Library:
 
     def __repr__(self) -> str:
         function = repr(self.function) if isinstance(self.function, str) else self.name
-        options = {"order": (self.order, ()), "streams": (self.streams, 1), "otherwise": (self.otherwise, None)}
+        options = {"order": (self.order, ()), "streams": (self.streams, 1), "fallback": (self.fallback, None)}
         return _as_called("library", [function], self.tile, **options)
 
 
@@ -197,7 +197,7 @@ def counted(placement: Placement, sms: int) -> Placement:
 
 def as_simulated(placement: Placement) -> Placement:
     """What simulated ranks run: what a simulation is to look at is what is emitted, where there is such a way."""
-    return (isinstance(placement, Library) and placement.otherwise) or placement
+    return (isinstance(placement, Library) and placement.fallback) or placement
 
 
 def under(prefix: str, entries: Iterable[tuple[str, Placement]]) -> dict[str, Placement]:
@@ -206,8 +206,8 @@ def under(prefix: str, entries: Iterable[tuple[str, Placement]]) -> dict[str, Pl
 
 
 def _within(prefix: str, p: Placement) -> Placement:
-    if isinstance(p, Library) and p.otherwise is not None:
-        return replace(p, otherwise=_within(prefix, p.otherwise))
+    if isinstance(p, Library) and p.fallback is not None:
+        return replace(p, fallback=_within(prefix, p.fallback))
     if isinstance(p, Sms) and p.joins is not None:
         return replace(p, joins=prefix + p.joins)
     return replace(p, into=prefix + p.into) if isinstance(p, Fused) else p
@@ -217,23 +217,23 @@ def _within(prefix: str, p: Placement) -> Placement:
 class Schedule:
     """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor.
 
-    `sequential`: do not overlap at all; the operator's plain form runs instead of its tile programs. `low_latency`: small
-    tensors of calls of one kernel come by NCCL's low-latency protocol (`ir.low_latency`), where they can.
+    `unfused`: do not overlap at all; the operator's unfused form runs instead of its tile programs. `ll`: small
+    tensors of calls of one kernel come by NCCL's LL protocol (`ir.ll`), where they can.
     """
 
     entries: tuple[tuple[str, Placement], ...] = ()
     slots: int = 2
     channels: tuple[tuple[str, int], ...] = ()
-    sequential: bool = False
-    low_latency: bool = True
+    unfused: bool = False
+    ll: bool = True
 
     def __str__(self) -> str:
         """As one writes it, without what goes without saying."""
         said = [f"{path}={placement!r}" for path, placement in self.entries]
         said += [f"slots={self.slots}"] if self.slots != Schedule().slots else []
         said += [f"channels={dict(self.channels)}"] if self.channels else []
-        said += ["sequential=True"] if self.sequential else []
-        said += [] if self.low_latency else ["low_latency=False"]
+        said += ["unfused=True"] if self.unfused else []
+        said += [] if self.ll else ["ll=False"]
         return ", ".join(said)
 
     def get(self, path: str) -> Placement | None:
@@ -242,4 +242,4 @@ class Schedule:
     def merged(self, entries: Mapping[str, Placement]) -> Schedule:
         """This schedule with some entries replaced."""
         both = {**dict(self.entries), **entries}
-        return replace(self, entries=tuple(sorted(both.items())), sequential=False)
+        return replace(self, entries=tuple(sorted(both.items())), unfused=False)

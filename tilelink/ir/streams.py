@@ -34,7 +34,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until flag `index` of this rank is complete. `style`: of the flag; `doorbell`: until its bell has been rung so many
+    """Until flag `index` of this rank is complete. `style`: of the flag; `doorbell`: until its doorbell has been rung so many
     `times`, which is reset then."""
 
     flags: str
@@ -143,7 +143,7 @@ class _Tiles:
     def _op(self, op: Op, env: Env, tiles: range | list[int]) -> None:
         if isinstance(op, L.Await):
             for t, found in zip(tiles, self._waits(op, env, len(tiles)), strict=True):
-                # What the tile has heard of it has heard of; a bell is not rung twice.
+                # What the tile has heard of it has heard of; a doorbell is not rung twice.
                 if found not in self.done[t]:
                     self.done[t].append(found)
         elif isinstance(op, L.Signal):
@@ -168,7 +168,7 @@ class _Tiles:
 
     def _waits(self, op: L.Await, env: Env, count: int) -> Iterator[Wait]:
         flags = self.lowered.flag(op.flags)
-        style: Style = "doorbell" if op.bell else flags.style
+        style: Style = "doorbell" if op.doorbell else flags.style
         index, times = _numbers(op.index, env, count), [1] * count
         if flags.style == "doorbell" and flags.arrivals is not None:
             times = _numbers(flags.arrivals, {**env, "flag": np.asarray(index)}, count)

@@ -37,7 +37,7 @@ class RankAxis:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`world`: simulated | peer | nvshmem. `reach`: `peer` (loads and stores reach every rank) or `network` (puts only).
+    """`backend`: simulated | peer | nvshmem. `reach`: `peer` (loads and stores reach every rank) or `network` (puts only).
     `shared`: ranks may share GPUs, whose kernels take turns then, so that times mean nothing.
 
     `axes`: the shape that the ranks are laid out in, where they have one: the last axis is that of neighbours. A *line* is
@@ -45,7 +45,7 @@ class Topology:
     """
 
     ranks: int
-    world: str = "simulated"
+    backend: str = "simulated"
     reach: str = "peer"
     device: Device = Device()
     axes: tuple[RankAxis, ...] = ()

@@ -34,15 +34,15 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """An order of events that can happen and goes wrong, in a small world.
+    """An order of events that can happen and goes wrong, with few ranks.
 
-    `kind`: deadlock | race | reuse | count | twice | never | bounds | plan. `world`: its ranks and sizes. `steps`: in the
+    `kind`: deadlock | race | reuse | count | twice | never | bounds | plan. `sizes`: of its ranks and dimensions. `steps`: in the
     order in which they happen; of a deadlock, each has to come before the next, and the last before the first. `missing`: the
     steps between which there should be an edge, by number. `edges`: which steps one knows to have happened before another.
     """
 
     kind: str
-    world: str
+    sizes: str
     text: str
     steps: tuple[Instant, ...]
     edges: tuple[tuple[int, int], ...] = ()
@@ -70,7 +70,7 @@ class Verdict:
         lines += [f"    {said}" for said in self.assumed]
         lines += [str(self.error)] if self.error is not None else []
         if self.counterexample is not None:
-            lines += [f"{self.counterexample.text} ({self.counterexample.world}):"]
+            lines += [f"{self.counterexample.text} ({self.counterexample.sizes}):"]
             lines += [f"    {step}" for step in self.counterexample.steps]
         return "\n".join(lines)
 

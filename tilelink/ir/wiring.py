@@ -144,23 +144,27 @@ class Step:
 
     @property
     def moves(self) -> tuple[Binding, Binding] | None:
-        """What a movement takes, and what it fills; None: it is none."""
-        movement = self.program.movement
-        return None if movement is None else (self.binding(movement.source), self.binding(movement.destination))
+        """What a copy program takes, and what it fills; None: it is none."""
+        copy_program = self.program.copy_program
+        return (
+            None
+            if copy_program is None
+            else (self.binding(copy_program.source), self.binding(copy_program.destination))
+        )
 
     @property
     def moved_axes(self) -> tuple[tuple[ViewAxis, ViewAxis], ...]:
-        """Each axis of what a movement takes, with that of what it fills."""
+        """Each axis of what a copy program takes, with that of what it fills."""
         return () if self.moves is None else tuple(zip(*(b.view for b in self.moves), strict=True))
 
     @property
     def moved_from(self) -> str | None:
-        """The tensor that a movement takes; None: it is none."""
+        """The tensor that a copy program takes; None: it is none."""
         return None if self.moves is None else self.moves[0].tensor
 
     @property
     def moved_to(self) -> str | None:
-        """The tensor that a movement fills; None: it is none."""
+        """The tensor that a copy program fills; None: it is none."""
         return None if self.moves is None else self.moves[1].tensor
 
 
@@ -183,7 +187,7 @@ class Wiring:
         return next(t for t in self.tensors if t.name == name)
 
     def moved_from(self, tensor: str, made: Collection[str]) -> str:
-        """The one of `made` that movements make `tensor` of; itself, if it is among them."""
+        """The one of `made` that copy programs make `tensor` of; itself, if it is among them."""
         while tensor not in made:
             # Also into what an operator has declared.
             tensor = next(b[0].tensor for s in self.steps if (b := s.moves) is not None and b[1].tensor == tensor)

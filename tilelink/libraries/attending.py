@@ -31,7 +31,7 @@ def refuses(q: torch.Tensor, *_: torch.Tensor, **__: Any) -> str:
     return ""
 
 
-@tilelink.by_runs(merge=merge, refuses=refuses)
+@tilelink.by_panels(merge=merge, refuses=refuses)
 def attention(
     q: torch.Tensor,
     keys: torch.Tensor,

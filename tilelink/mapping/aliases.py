@@ -64,7 +64,7 @@ def _readers(
 
 
 def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str, Layout]) -> TensorDecl | None:
-    """The argument that a movement makes the tensor of, part by part and as it is; None: it is not so."""
+    """The argument that a copy program makes the tensor of, part by part and as it is; None: it is not so."""
     if step.moved_from is None or tensor.name in wiring.results:
         return None
     source = wiring.tensor(step.moved_from)
@@ -85,7 +85,7 @@ def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> st
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]
-    if s.by_runs:
+    if s.by_panels:
         named = {tiled(s.step, param, op.index, runs=True)[axis] for op in (*loads, *waits)}
         return RUN if named == {RUN} and axis_of(s).kind == "cut" else None
     if len(loads) != 1 or len(waits) != 1 or waits[0] not in program.body:

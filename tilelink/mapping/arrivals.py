@@ -15,8 +15,8 @@ from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, si
 from tilelink.ir.ring import RANKS, around
 from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, indexed
-from tilelink.mapping.matching import Match, Matching, notify_entry, own_names
 from tilelink.mapping.remote import crosses
+from tilelink.mapping.signal_matching import Match, Matching, notify_entry, own_names
 
 
 @dataclass(frozen=True, slots=True)

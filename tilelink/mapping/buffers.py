@@ -43,7 +43,7 @@ def _buffer(
                 f"the result `{tensor.name}` would be written by other ranks",
                 loc=wiring.loc,
                 why="results are fresh tensors, which peers cannot reach",
-                hint="schedule its last movement as a pull (push=False)",
+                hint="schedule its last copy program as a pull (push=False)",
             )
         return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "result")
     splits = any(a.split == tensor.name for t in wiring.tensors for a in t.axes)
@@ -59,11 +59,11 @@ def _buffer(
 def _in_memory(s: StepPlan, param: str) -> bool:
     """Whether the step needs the tensor in memory, rather than in the registers of the worker that makes it."""
     binding = s.step.binding(param)
-    movement = s.step.program.movement
+    copy_program = s.step.program.copy_program
     if s.library is not None:
         return True  # a function takes tensors, and fills one
-    if movement is not None:
-        return s.into is None or (bool(s.push) and param == movement.destination)
+    if copy_program is not None:
+        return s.into is None or (bool(s.push) and param == copy_program.destination)
     loads = any(isinstance(op, Load) and op.param == param for op in walk(s.step.program.body))
     forwarded = binding.tensor in s.forwarded and all(v.axis is None or not v.unit for v in binding.view)
     return loads and not forwarded
@@ -81,7 +81,7 @@ def _extents(tensor: TensorDecl, exact: bool) -> tuple[Formula, ...]:
 def _check_moved(
     wiring: Wiring, steps: tuple[StepPlan, ...], layouts: Mapping[str, Layout], staged: frozenset[str]
 ) -> None:
-    """An argument that a movement takes where it lies is one contiguous run; a staged one has contiguous rows."""
+    """An argument that a copy program takes where it lies is one contiguous run; a staged one has contiguous rows."""
     for s in steps:
         name = s.step.moved_from
         if name is None:
@@ -97,6 +97,6 @@ def _check_moved(
             "TL307",
             f"`{s.path}` moves the argument `{name}`, whose elements do not lie one after the other",
             loc=s.step.loc,
-            why="a movement takes contiguous runs" if name not in staged else "what is staged has contiguous rows",
+            why="a copy program takes contiguous runs" if name not in staged else "what is staged has contiguous rows",
             hint=f"pass {name}.contiguous()",
         )

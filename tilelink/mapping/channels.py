@@ -14,8 +14,8 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ranks_along
 from tilelink.mapping.arrivals import Arrivals
 from tilelink.mapping.granularity import flags_along
-from tilelink.mapping.matching import Match, Matching
 from tilelink.mapping.remote import crosses
+from tilelink.mapping.signal_matching import Match, Matching
 
 
 def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) -> Channel:
@@ -47,8 +47,8 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     if (pulled and not by_part) or (untold and (pulled or adds)):
         axes = (ChannelAxis(None, "unit", ranks_along(along), 1, along, every=not pulled or by_part), *axes)
     guard, target = Arrivals(found, axes).expected()
-    # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
-    hearing = [not m.consumer.engine.compares and not m.consumer.by_runs for m in found.matches]
+    # A function by panels leaves out runs, or waits for one again with its next tile: no doorbell would be heard just once.
+    hearing = [not m.consumer.engine.compares and not m.consumer.by_panels for m in found.matches]
     rings = None if remote else _rings(found, axes, least)
     scope = "sys" if remote or not adds else "gpu"
     counted = all(hearing) and scope == "gpu" and joined is None
@@ -62,17 +62,17 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
         guard=guard,
         adds=adds,
         scope=scope,
-        bells=any(hearing) and scope == "gpu",
+        doorbells=any(hearing) and scope == "gpu",
         rings=rings,
         counted=counted,
         joined=joined,
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------- bells
+# ------------------------------------------------------------------------------------------------------------ doorbells
 def _rings(found: Matching, axes: tuple[ChannelAxis, ...], least: Mapping[str, F.Number]) -> Formula | None:
-    """Which flags ring a bell: those that the streams wait for which hear of them, if all of them wait for the same. None: all
-    of them."""
+    """Which flags ring a doorbell: those that the streams wait for which hear of them, if all of them wait for the
+    same. None: all of them."""
     streams = {m.consumer.path: m for m in found.matches if not m.consumer.engine.compares}
     heard = {_heard(found, axes, m, least) for m in streams.values()}
     return heard.pop() if len(heard) == 1 else None
@@ -135,7 +135,7 @@ def _adds(found: Matching) -> bool:
             f"`{found.tensor.name}` would be announced by the stream of `{stream.path}` and by the workers of "
             f"`{worker.producer.path}`",
             loc=worker.notify.loc,
-            why="workers count in a word, and a stream sets it to the number of the call: it cannot be both",
+            why="workers count in a flag, and a stream sets it to the number of the call: it cannot be both",
             hint=f"place `{stream.path}` on SMs too, or let only one of the two programs notify",
             notes=(Note(f"`{stream.path}`", stream.step.loc),),
         )
@@ -163,15 +163,15 @@ def _check_makers(found: Matching, *, by_part: bool) -> None:
 
 
 def _check_unbound(found: Matching) -> None:
-    """Where a copy engine signals a flag, or hears of it by a bell, its own tiles say how long flags are; and where an owner map
-    gives tiles out."""
+    """Where a copy engine signals a flag, or hears of it by a doorbell, its own tiles say how long flags are; and where
+    an owner map gives tiles out."""
     for s, does in _bound_by(found):
         raise TilelinkError(
             "TL321",
-            f"the schedule gives words to `{found.tensor.name}`, whose words are the tiles of `{s.path}`",
+            f"the schedule gives flags to `{found.tensor.name}`, whose flags are the tiles of `{s.path}`",
             loc=s.step.loc,
-            why=f"{does}, so each of its tiles has a word of its own",
-            hint=f"leave `{found.tensor.name}` out of `channels`; the tile of `{s.path}` sets how long its words are",
+            why=f"{does}, so each of its tiles has a flag of its own",
+            hint=f"leave `{found.tensor.name}` out of `channels`; the tile of `{s.path}` sets how long its flags are",
         )
 
 
@@ -179,9 +179,9 @@ def _bound_by(found: Matching) -> Iterator[tuple[StepPlan, str]]:
     for m in found.matches:
         mapped = any(found.owned(m.producer, g) is not None for g in m.producer.grid)
         if not m.producer.engine.adds:
-            yield m.producer, "a copy engine sets one word behind each copy"
+            yield m.producer, "a copy engine sets one flag behind each copy"
         elif not m.consumer.engine.compares and not found.remote:
-            yield m.consumer, "a copy engine waits for one bell before each copy"
+            yield m.consumer, "a copy engine waits for one doorbell before each copy"
         elif mapped or found.tensor.owned is not None:
             yield m.producer, "an owner map says of each tile which rank has it"
 
@@ -198,7 +198,7 @@ def _joined(found: Matching, schedule: Schedule) -> str | None:
         (streams, f"a copy engine cannot count them (`{', '.join(streams[:1])}`)"),
         (len(told) > 1, "they are counted by one notify, and there are several"),
         (told[0].producer.into is not None, f"`{told[0].producer.path}` runs inside another step"),
-        (name in dict(schedule.channels), "all of them share a word, whatever `channels` says"),
+        (name in dict(schedule.channels), "all of them share a flag, whatever `channels` says"),
     )
     why = next((text for wrong, text in reasons if wrong), None)
     if why is not None:

@@ -27,7 +27,7 @@ def with_deferred(
     sizes: Mapping[str, int],
     topology: Topology,
 ) -> tuple[StepPlan, ...]:
-    """The steps, with `behind` set for those whose schedule asks for it and that can.
+    """The steps, with `deferred` set for those whose schedule asks for it and that can.
 
     Such a step computes for this rank's own rows, which the host makes last; nobody waits for what it makes, in this call,
     and the host waits for nobody: else who waits could hold up whom it waits for. Its tiles lie in memory in any case.
@@ -38,7 +38,7 @@ def with_deferred(
     by_path = {s.path: s for s in steps}
     out: list[StepPlan] = []
     for p, step in zip(placed, steps, strict=True):
-        wanted = p.placement.behind if isinstance(p.placement, Fused) else False
+        wanted = p.placement.deferred if isinstance(p.placement, Fused) else False
         if wanted is False:
             out.append(step)
             continue
@@ -50,13 +50,13 @@ def with_deferred(
             hint = f'order `{host.path}` so that own rows come last, such as order="ring+1"'
         if why and wanted:
             raise _refused(step, host, why, hint)
-        out.append(replace(step, behind=not why))
+        out.append(replace(step, deferred=not why))
     return tuple(out)
 
 
 def _sharing(step: StepPlan, host: StepPlan, kernels: tuple[KernelPlan, ...]) -> str:
     """Why the step is of another kind than those that can come behind its host; nothing if it is not."""
-    if step.step.program.movement is not None or step.own_axis is None:
+    if step.step.program.copy_program is not None or step.own_axis is None:
         return "it does not compute for this rank's own rows alone"
     roles = next((k.roles for k in kernels if host.path in (path for path, _ in k.roles)), ())
     return "" if len(roles) == 1 else f"`{host.path}` shares its workers with other steps"

@@ -26,12 +26,12 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
     step = p.step
     if step.axis != host.axis:
         raise _other_axis(p, host)
-    domain = directed(wiring, p)[0] if step.program.movement is not None else step.program.domain
+    domain = directed(wiring, p)[0] if step.program.copy_program is not None else step.program.domain
     binding = step.binding(domain)
     tensor = wiring.tensor(binding.tensor)
-    if step.program.movement is None:
+    if step.program.copy_program is None:
         lineage = lineage | through_loads(step, lineage)
-    names = domain_names(step) if step.program.movement is None else (None,) * len(binding.view)
+    names = domain_names(step) if step.program.copy_program is None else (None,) * len(binding.view)
     found = [_on_host(p, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
     theirs = host.step.binding(host.domain).view
@@ -52,7 +52,7 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
     if missing is not None:
         raise _unlike(p, host, f"it has no axis `{missing.dim}`, along which there are several tiles")
     why = _not_forwarded(wiring, step, host.step, held)
-    if why is None and step.program.movement is None:
+    if why is None and step.program.copy_program is None:
         named = {name: at for name, at in zip(names, axes, strict=True) if name is not None}
         why = _reads_elsewhere(step, forwarded, lineage, named, host.grid)
     if why is not None:
@@ -66,13 +66,13 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         order=host.order,
         total=host.total,
         order_names=host.order_names,
-        push=True if step.program.movement is not None else None,
+        push=True if step.program.copy_program is not None else None,
         into=host.path,
         host_axes=axes,
         own_rows=own_axis is not None,
         own_axis=own_axis,
         forwarded=forwarded,
-        pieces=_pieces(p, grid, axes[-1] == host.columns),
+        subtiles=_subtiles(p, grid, axes[-1] == host.columns),
     )
 
 
@@ -85,7 +85,7 @@ def _on_host(
         return None, GridAxis(v.dim, "own", ranks_along(step.axis), 1, name, over=step.axis)
     at = lineage.get((tensor.name, v.axis))
     if at is None:
-        walked = v.unit and step.program.movement is None
+        walked = v.unit and step.program.copy_program is None
         singly = f"`{step.path}` walks `{v.dim}` one element at a time"
         raise _unlike(p, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
     if not v.local and split_over(tensor, v) == step.axis and host.step.binding(host.domain).view[at].local:
@@ -120,11 +120,11 @@ def _moved_meanwhile(placed: tuple[Placed, ...], step: Step, forwarded: tuple[st
     return next((p.step.path for p in movers), None)
 
 
-def _pieces(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
-    """How many pieces the schedule asks the host's tile to be cut into; 0: it does not say. `same_columns`: those of the step's
+def _subtiles(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
+    """How many subtiles the schedule asks the host's tile to be cut into; 0: it does not say. `same_columns`: those of the step's
     tile are those of the host's."""
     assert isinstance(p.placement, Fused)
-    divisible = p.step.program.movement is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
+    divisible = p.step.program.copy_program is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
     if not p.placement.tile:
         return 0 if divisible else 1
     (dim, size), *more = p.placement.tile
@@ -135,9 +135,9 @@ def _pieces(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
         return last.tile // size
     raise TilelinkError(
         "TL325",
-        f"`{p.step.path}` cannot take tiles of `{p.placement.into}` in pieces of {dim}={size}",
+        f"`{p.step.path}` cannot take tiles of `{p.placement.into}` in subtiles of {dim}={size}",
         loc=p.step.loc,
-        why="a fused computation of two axes may take its host's tile in pieces of the host's last one, each a power of two",
+        why="a fused computation of two axes may take its host's tile in subtiles of the host's last one, each a power of two",
         hint=f"use a power of two that divides {last.dim}={last.tile}, or leave it out",
     )
 
@@ -164,11 +164,11 @@ def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs o
     )
 
 
-PIECE = 64
+SUBTILE = 64
 """Columns that a fused step takes at a time where it reads more of the same shape and the schedule does not say: as much
 as leaves registers, and shared memory, for what the host has under way."""
-PIECE_BEHIND = 128
-"""The same of a step that comes behind its host's tiles, which has all registers for itself: fewer tickets are drawn."""
+SUBTILE_DEFERRED = 128
+"""The same of a step that comes behind its host's tiles, which has all registers for itself: fewer work indices are drawn."""
 
 
 def with_subtiles(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> tuple[StepPlan, ...]:
@@ -181,19 +181,19 @@ def with_subtiles(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> t
     out: list[StepPlan] = []
     for s in steps:
         notify = next((g.op for g in signals if g.path == s.path and g.action == "notify"), None)
-        pieces = max(s.pieces, 1)
-        if s.pieces == 0 and s.into is not None and notify is None:
-            tile, length = s.grid[-1].tile, PIECE_BEHIND if s.behind else PIECE
-            pieces = tile // length if tile is not None and tile >= length and tile % length == 0 else 1
-        if pieces > 1 and notify is not None:
+        subtiles = max(s.subtiles, 1)
+        if s.subtiles == 0 and s.into is not None and notify is None:
+            tile, length = s.grid[-1].tile, SUBTILE_DEFERRED if s.deferred else SUBTILE
+            subtiles = tile // length if tile is not None and tile >= length and tile % length == 0 else 1
+        if subtiles > 1 and notify is not None:
             raise TilelinkError(
                 "TL325",
-                f"`{s.path}` cannot take tiles of `{s.into}` in pieces, because others wait for what it makes",
+                f"`{s.path}` cannot take tiles of `{s.into}` in subtiles, because others wait for what it makes",
                 loc=notify.loc,
-                why="each piece would notify, and the words are counted in tiles",
+                why="each subtile would notify, and the flags are counted in tiles",
                 hint=f'leave the tile size out of fused("{s.into}")',
             )
-        out.append(replace(s, pieces=pieces))
+        out.append(replace(s, subtiles=subtiles))
     return tuple(out)
 
 

@@ -11,7 +11,7 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, OfTile, Tiles, walk
 from tilelink.ir.schedule import Schedule
-from tilelink.mapping.matching import Matching
+from tilelink.mapping.signal_matching import Matching
 
 
 def flags_along(
@@ -69,7 +69,7 @@ def _each_once(s: StepPlan, entry: object) -> bool:
 def _span(found: Matching, a: int, grids: list[GridAxis], schedule: Schedule) -> int | None:
     """Elements per flag; None: the whole part.
 
-    A copy engine sets one flag per copy, and before a copy waits for one bell: its own tiles are the flags, whatever
+    A copy engine sets one flag per copy, and before a copy waits for one doorbell: its own tiles are the flags, whatever
     the tiles of those who make or read them. Otherwise a flag is the producers' tile, or what the schedule asks for.
     """
     writing = {g.tile for m in found.matches if not m.producer.engine.adds and (g := m.told(a)[1]) is not None}
@@ -93,7 +93,7 @@ def _at_odds(found: Matching) -> TilelinkError:
         "TL321",
         f"copy engines move tiles of `{found.tensor.name}` in different sizes",
         loc=first.step.loc,
-        why="each of their tiles has a word of its own, and these words would overlap",
+        why="each of their tiles has a flag of its own, and these flags would overlap",
         hint="give them one tile size",
         notes=tuple(Note(f"`{path}`", s.step.loc) for path, s in streams.items()),
     )

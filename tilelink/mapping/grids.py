@@ -22,11 +22,11 @@ def standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[str
     """The plan of a step with workers (or a stream) of its own."""
     placement = p.placement
     assert isinstance(placement, (Sms, CopyEngine, Library))
-    domain, push = (p.step.program.domain, None) if p.step.program.movement is None else directed(wiring, p)
+    domain, push = (p.step.program.domain, None) if p.step.program.copy_program is None else directed(wiring, p)
     cuts = p.step.program.signature.global_dims()
     view = p.step.binding(domain).view
     tensor = wiring.tensor(p.step.binding(domain).tensor)
-    names = domain_names(p.step) if p.step.program.movement is None else (None,) * len(view)
+    names = domain_names(p.step) if p.step.program.copy_program is None else (None,) * len(view)
     forced |= {a for a, v in enumerate(view) if _in_parts(wiring, p, v) or _by_parts(wiring, p, tensor, v, env)}
     grid = tuple(
         grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
@@ -67,7 +67,7 @@ def _by_parts(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, env: M
     others to take. Many more tiles, as small parts would make, cost more than that.
     """
     placement = p.placement
-    if not isinstance(placement, Sms) or p.step.program.movement is not None or v.unit or v.axis is None:
+    if not isinstance(placement, Sms) or p.step.program.copy_program is not None or v.unit or v.axis is None:
         return False
     axis, size = tensor.axes[v.axis], p.tile.get(v.dim)
     if parse(words(placement.order))[0] is None or size is None or axis.split is not None or axis.own_slice:

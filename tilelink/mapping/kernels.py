@@ -72,11 +72,11 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> A
 
 def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
     """The steps that have a kernel, which others may join: those with `own_kernel`, computing steps on all SMs, and computing
-    steps on SMs of their own that share no tensor with these. Movements join a neighbour's kernel.
+    steps on SMs of their own that share no tensor with these. Copy programs join a neighbour's kernel.
     """
-    computing = [s for s in standing if s.step.program.movement is None and s.joins is None]
+    computing = [s for s in standing if s.step.program.copy_program is None and s.joins is None]
     if not computing:
-        # Of movements alone, whoever takes what another one brings.
+        # Of copy programs alone, whoever takes what another one brings.
         brought = {t for s in standing for t in s.step.makes}
         computing = [s for s in standing if brought & set(s.step.takes)]
     found = {s.path for s in standing if s.own_kernel} | {s.path for s in computing if s.workers is None}

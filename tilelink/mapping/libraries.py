@@ -3,7 +3,7 @@
 A stream waits for what a tile reads, calls the function on views of it, and says that the tile is there. The program keeps
 its meaning: its waits, loads, stores and notifies say what is read and written, and the proof goes by them.
 
-A function by runs takes a tile in runs of the one axis that the program walks and that the tile does not have. It takes
+A function by panels takes a tile in runs of the one axis that the program walks and that the tile does not have. It takes
 all positions of axes that the program walks one at a time, and so does the program as the plan has it (`called`).
 """
 
@@ -48,7 +48,7 @@ MANY = "a library function makes one tensor, tile by tile, and this program is n
 def unsuitable(step: Step, wiring: Wiring, placement: Library) -> str | None:
     """Why a library function cannot compute the step's tiles from views of its tensors; None: it can."""
     program = step.program
-    if program.movement is not None:
+    if program.copy_program is not None:
         return "it only moves: there is nothing to compute"
     if is_raw(program):
         return "it takes pointers, and nobody knows what lies behind them"
@@ -128,7 +128,7 @@ def _of_tiles(step: Step, placement: Library) -> str | None:
         return f"the program stores all of `{loose}` with each tile"
     return (
         f"the function gets all of `{loose}`, which is no axis of what it makes, unless it says how to merge what parts "
-        "give (tilelink.by_runs)"
+        "give (tilelink.by_panels)"
     )
 
 
@@ -154,7 +154,7 @@ def tiled(step: Step, param: str, index: Index | None, *, runs: bool) -> tuple[s
 
 def called(step: Step, *, runs: bool) -> Step:
     """The step as a function takes it: its stream says once of each tile that it is there, whatever part of it, or all of
-    which it is a part, the program announces. `runs`: as one by runs does."""
+    which it is a part, the program announces. `runs`: as one by panels does."""
     step = _by_runs(step) if runs else step
     body, stores = step.program.body, [op for op in walk(step.program.body) if isinstance(op, Store)]
     told = [op for op in body if isinstance(op, Notify) and op.param == step.program.domain]

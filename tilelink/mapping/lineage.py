@@ -24,12 +24,12 @@ def stored_tiles(step: Step) -> Lineage:
 
 
 def moved_tiles(step: Step) -> Lineage:
-    """Where the tiles of a movement lie in what it fills."""
+    """Where the tiles of a copy program lie in what it fills."""
     return {(step.moved_to or "", v.axis): a for a, (_, v) in enumerate(step.moved_axes) if v.axis is not None}
 
 
 def lineage_of(host: Step, steps: tuple[Step, ...]) -> Lineage:
-    """Where the host's tiles end up: in what it stores, and in what movements make of that."""
+    """Where the host's tiles end up: in what it stores, and in what copy programs make of that."""
     out = stored_tiles(host)
     for step in steps:
         source, target = step.moved_from or "", step.moved_to or ""

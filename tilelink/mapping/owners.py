@@ -58,8 +58,8 @@ def _holders(tensor: TensorDecl, axis: int, env: dict[str, Any], ranks: int) -> 
 def _check_use(
     wiring: Wiring, tensor: TensorDecl, s: StepPlan, param: str, held_by: Any, env: dict[str, Any], ranks: int
 ) -> None:
-    movement = s.step.program.movement
-    if movement is not None and movement.source == param and not s.push:
+    copy_program = s.step.program.copy_program
+    if copy_program is not None and copy_program.source == param and not s.push:
         raise _refused(tensor, s.step.loc, f"`{s.path}` pulls from it", "let it push (`push=True`)")
     for op, grid in _touched(tensor, s, param):
         if grid is None:
@@ -76,9 +76,9 @@ def _check_use(
 
 def _touched(tensor: TensorDecl, s: StepPlan, param: str) -> Iterator[tuple[Op, GridAxis | None]]:
     """Each op on the tensor, with the partition whose tile it names on the map's axis."""
-    if s.step.program.movement is not None:
+    if s.step.program.copy_program is not None:
         at = next(k for k, v in enumerate(s.step.binding(param).view) if v.axis == tensor.owned)
-        kind = Wait if s.step.program.movement.source == param else Notify
+        kind = Wait if s.step.program.copy_program.source == param else Notify
         yield next(op for op in walk(s.step.program.body) if isinstance(op, kind)), s.grid[at]
         return
     for op in walk(s.step.program.body):

@@ -48,7 +48,7 @@ def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
 
 
 def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple[Placed, ...]]:
-    """The steps as what computes them takes them: all heads at once, where that is a library function by runs."""
+    """The steps as what computes them takes them: all heads at once, where that is a library function by panels."""
     found = tuple(
         replace(p, step=called(p.step, runs=p.placement.runs)) if isinstance(p.placement, Library) else p
         for p in placed
@@ -61,19 +61,19 @@ def placement_of(
 ) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
     found = schedule.get(step.path) or step.shipped or default(step, wiring, topology, schedule, sizes)
-    return counted(as_simulated(found) if topology.world == "simulated" else found, topology.device.sms)
+    return counted(as_simulated(found) if topology.backend == "simulated" else found, topology.device.sms)
 
 
 def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> Placement:
-    """What a step gets without an entry in the schedule: movements copy engines where there are any, matmuls large tiles, or
+    """What a step gets without an entry in the schedule: copy programs copy engines where there are any, matmuls large tiles, or
     smaller ones that fill the last wave better."""
     program = step.program
-    if program.movement is not None:
+    if program.copy_program is not None:
         # A result is no memory that peers reach: whoever returns it fetches it.
         result = step.moved_to in wiring.results
-        engine = topology.world == "peer" and not _moves_what_is_made(step, wiring) and not converts(step, wiring)
-        if program.movement.pinned or engine:
-            return CopyEngine(push=not result if not program.movement.pinned else None)
+        engine = topology.backend == "peer" and not _moves_what_is_made(step, wiring) and not converts(step, wiring)
+        if program.copy_program.pinned or engine:
+            return CopyEngine(push=not result if not program.copy_program.pinned else None)
         away = topology.axis(step.axis).reach == "network" or _made_along_another(step, wiring)
         away = away or (not result and _made_by_others(step, wiring, topology, schedule, sizes))
         push = True if away else False if result else None
@@ -84,7 +84,7 @@ def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, 
     if not has_dot(program):
         tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
         return Sms(tile=_named(program, tile), order=("row",))
-    small = topology.world == "simulated"
+    small = topology.backend == "simulated"
     chosen = LARGE if small else _tile(step, wiring, topology, dims, inner, sizes)
     tile = dict.fromkeys(dims[:-1], 64 if small else chosen.rows) | dict.fromkeys(
         dims[-1:], 64 if small else chosen.columns
@@ -126,7 +126,7 @@ def _tile(
 
 
 def ring_of(wiring: Wiring, step: Step, dim: str) -> Formula | None:
-    """The part length along a dimension of a step, if some movement of this operator splits a tensor there over the ranks."""
+    """The part length along a dimension of a step, if some copy program of this operator splits a tensor there over the ranks."""
     for b in step.bindings:
         for w in b.view:
             if w.dim != dim or w.axis is None:
@@ -145,24 +145,24 @@ def _ring(step: Step, wiring: Wiring) -> str:
 
 
 def converts(step: Step, wiring: Wiring) -> bool:
-    """Whether a movement's tensors have two dtypes."""
+    """Whether a copy program's tensors have two dtypes."""
     return len({wiring.tensor(b.tensor).dtype for b in step.moves or ()}) > 1
 
 
 def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
-    """Whether a movement takes what a step of this operator computes, rather than an argument."""
+    """Whether a copy program takes what a step of this operator computes, rather than an argument."""
     return step.moved_from is not None and wiring.tensor(step.moved_from).origin != "argument"
 
 
 def _made_along_another(step: Step, wiring: Wiring) -> bool:
-    """Whether a movement takes what a step makes that goes along another axis of ranks: nobody could pull it."""
+    """Whether a copy program takes what a step makes that goes along another axis of ranks: nobody could pull it."""
     return any(s.axis != step.axis and step.moved_from in s.writes for s in wiring.steps)
 
 
 def _made_by_others(
     step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
 ) -> bool:
-    """Whether ranks write to one another what a movement takes, and not parts of it: nobody could pull it."""
+    """Whether ranks write to one another what a copy program takes, and not parts of it: nobody could pull it."""
     source = step.moved_from
     assert source is not None
     if any(a.over == step.axis and not a.own_slice for a in wiring.tensor(source).axes):
@@ -170,7 +170,7 @@ def _made_by_others(
     for s in wiring.steps[: wiring.steps.index(step)]:
         if source not in s.writes:
             continue
-        if s.program.movement is not None:
+        if s.program.copy_program is not None:
             pushed = directed(wiring, Placed(s, placement_of(s, wiring, topology, schedule, sizes)))[1]
         else:
             stores = (op for op in walk(s.program.body) if isinstance(op, Store) and op.to == "holders")
@@ -206,20 +206,20 @@ def hosts(placed: tuple[Placed, ...]) -> dict[str, str]:
 
 
 def directed(wiring: Wiring, p: Placed) -> tuple[str, bool]:
-    """(domain parameter, push) of a movement as scheduled; within a rank there is no direction."""
-    movement = p.step.program.movement
-    assert movement is not None
-    push = not movement.pull
+    """(domain parameter, push) of a copy program as scheduled; within a rank there is no direction."""
+    copy_program = p.step.program.copy_program
+    assert copy_program is not None
+    push = not copy_program.pull
     if isinstance(p.placement, (Sms, CopyEngine)) and p.placement.push is not None:
         push = p.placement.push
-    elif isinstance(p.placement, Fused) or movement.pinned:
+    elif isinstance(p.placement, Fused) or copy_program.pinned:
         push = True
     push = push and (isinstance(p.placement, Fused) or not _stays(wiring, p.step))
-    return (movement.source if push else movement.destination), push
+    return (copy_program.source if push else copy_program.destination), push
 
 
 def _stays(wiring: Wiring, step: Step) -> bool:
-    """Whether a movement speaks of no rank: each of them moves what it has. A push would be to all, who have their own."""
+    """Whether a copy program speaks of no rank: each of them moves what it has. A push would be to all, who have their own."""
     return not any(
         v.axis is None or wiring.tensor(b.tensor).axes[v.axis].own_slice or wiring.tensor(b.tensor).names_holder(v)
         for b in step.bindings

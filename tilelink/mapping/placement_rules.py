@@ -19,7 +19,7 @@ def check_schedule(wiring: Wiring, schedule: Schedule) -> None:
     """
     steps, tensors = [s.path for s in wiring.steps], [t.name for t in wiring.tensors]
     unknown = [(path, "places", "step", steps) for path, _ in schedule.entries if path not in steps]
-    unknown += [(name, "gives words to", "tensor", tensors) for name, _ in schedule.channels if name not in tensors]
+    unknown += [(name, "gives flags to", "tensor", tensors) for name, _ in schedule.channels if name not in tensors]
     for name, does, kind, known in unknown:
         raise TilelinkError(
             "TL311",
@@ -30,7 +30,7 @@ def check_schedule(wiring: Wiring, schedule: Schedule) -> None:
         )
     _at_least_one(f"`{wiring.name}` with", schedule.slots, "slots", wiring.loc)
     for name, span in schedule.channels:
-        _at_least_one(f"words of `{name}` for", span, "elements", wiring.loc)
+        _at_least_one(f"flags of `{name}` for", span, "elements", wiring.loc)
 
 
 def check_placements(wiring: Wiring, placed: tuple[Placed, ...], topology: Topology) -> None:
@@ -74,16 +74,16 @@ def _no_step(what: str, wiring: Wiring) -> TilelinkError:
 
 
 def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topology) -> None:
-    movement, placement = p.step.program.movement, p.placement
-    if isinstance(placement, CopyEngine) and movement is None:
+    copy_program, placement = p.step.program.copy_program, p.placement
+    if isinstance(placement, CopyEngine) and copy_program is None:
         raise _refuse(
             p,
-            "a copy engine only moves: a program that also computes is no movement",
-            "place it on SMs, or split the movement into a program of its own",
+            "a copy engine only moves: a program that also computes is no copy program",
+            "place it on SMs, or split the copy program into a program of its own",
         )
     if isinstance(placement, CopyEngine) and converts(p.step, wiring):
         raise _refuse(p, "a copy engine moves bytes as they are, and it moves between two dtypes", "place it on SMs")
-    if isinstance(placement, (Sms, Fused)) and movement is not None and movement.pinned:
+    if isinstance(placement, (Sms, Fused)) and copy_program is not None and copy_program.pinned:
         raise _refuse(p, "the `rank_*` primitives pin a program to a copy engine", "use tilelink.copy_engine(…)")
     if isinstance(placement, Library):
         reason = unsuitable(p.step, wiring, placement)
@@ -95,8 +95,8 @@ def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topo
     _check_numbers(p)
     parse(words(placement.order), p.step.loc)
     if isinstance(placement, Sms):
-        if placement.push is not None and movement is None:
-            raise _refuse(p, "only a movement has a direction", "leave `push` out")
+        if placement.push is not None and copy_program is None:
+            raise _refuse(p, "only a copy program has a direction", "leave `push` out")
         if placement.joins is not None:
             _check_joins(p, placement, placed, wiring)
         if placement.count is not None and placement.count > topology.device.sms:
@@ -116,7 +116,7 @@ def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: 
         raise _no_step(f"`{p.step.path}` is to join `{placement.joins}`", wiring)
     host = placed[paths.index(placement.joins)]
     open_to = _leads(host) and isinstance(host.placement, Sms) and host.placement.count is None
-    if p.step.program.movement is not None or placement.count is not None or placement.own_kernel:
+    if p.step.program.copy_program is not None or placement.count is not None or placement.own_kernel:
         raise _refuse(
             p, "only a computing step, without SMs or a kernel of its own, joins another", "leave `joins` out"
         )
@@ -134,7 +134,7 @@ def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: 
 
 def _leads(p: Placed) -> bool:
     """Whether it has a kernel of its own."""
-    return isinstance(p.placement, Sms) and p.placement.joins is None and p.step.program.movement is None
+    return isinstance(p.placement, Sms) and p.placement.joins is None and p.step.program.copy_program is None
 
 
 def _check_numbers(p: Placed) -> None:
@@ -178,7 +178,7 @@ def _check_tiles(p: Placed) -> None:
                 why=f"its dimensions are {', '.join(sorted(d for d in known if not d.startswith('_')))}",
                 hint="name one of them",
             )
-        if p.step.program.movement is None and size & (size - 1) and not isinstance(p.placement, Library):
+        if p.step.program.copy_program is None and size & (size - 1) and not isinstance(p.placement, Library):
             raise TilelinkError(
                 "TL314",
                 f"a tile of {size} along `{dim}` of `{p.step.path}` is not a power of two",

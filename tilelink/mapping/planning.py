@@ -80,8 +80,8 @@ def make_plan(
         tables=tables(steps, topology, sizes),
     )
     plan = replace(plan, credits=credits.derive(plan))
-    plan = replace(plan, brief=protocols.epoch_signalled(plan))
-    return replace(plan, low_latency=protocols.by_ll(plan))
+    plan = replace(plan, epoch_signalled=protocols.epoch_signalled(plan))
+    return replace(plan, ll=protocols.by_ll(plan))
 
 
 def _check_names(wiring: Wiring) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import Enter
-from tilelink.ir.low_latency import DATA, MOST
+from tilelink.ir.host import CallEntry
+from tilelink.ir.ll_protocol import DATA, MOST
 from tilelink.ir.plan import COPIES, Plan, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
 from tilelink.ir.shape import ITEM_BYTES
@@ -23,33 +23,34 @@ def epoch_signalled(plan: Plan) -> bool:
     Then words are set to the number of the call, which each worker counts for itself, and neither does anybody wait for
     the last worker, nor do ranks say that they have begun, unless a slot is used in two calls running.
     """
-    kernels = [h.kernels for h in plan.host if isinstance(h, Enter)]
+    kernels = [h.kernels for h in plan.host if isinstance(h, CallEntry)]
     if len(plan.host) != 2 or not kernels or len(kernels[0]) != 1:
         return False
     kernel = plan.kernel(kernels[0][0])
-    alone = not any(plan.step(f).behind for path, _ in kernel.roles for f in plan.step(path).fused)
+    alone = not any(plan.step(f).deferred for path, _ in kernel.roles for f in plan.step(path).fused)
     heard = bool(plan.credits) and all(c.implied_by is not None for c in plan.credits)
     return alone and heard and kernel.workers <= COPIES and all(_once(plan, c) for c in plan.channels)
 
 
 def _once(plan: Plan, c: Channel) -> bool:
     """Whether one notify of a worker of any rank completes each word."""
-    if c.scope != "sys" or c.bells or c.counted or c.joined or not c.adds or c.guard is not None:
+    if c.scope != "sys" or c.doorbells or c.counted or c.joined or not c.adds or c.guard is not None:
         return False
     for env in map(plan.env, range(plan.topology.ranks)):
-        words = np.arange(int(F.evaluate(c.words, env)))
+        words = np.arange(int(F.evaluate(c.flags, env)))
         if not np.all(F.evaluate(c.target, c.at(words, env)) == 1):
             return False
     return True
 
 
 def by_ll(plan: Plan) -> frozenset[str]:
-    """The tensors of a plan that come so: all of a brief call, where they are small, and written and read as `_fits` says.
+    """The tensors of a plan that come so: all of a epoch-signalled call, where they are small, and written and read as
+    `_fits` says.
 
     All or none: where one of them needs a release, it covers the others too.
     """
     # AMD's caches keep what is stored to peers until something writes them back.
-    if not plan.schedule.low_latency or not plan.brief or plan.topology.reach != "peer" or plan.topology.device.amd:
+    if not plan.schedule.ll or not plan.epoch_signalled or plan.topology.reach != "peer" or plan.topology.device.amd:
         return frozenset()
     found = frozenset(c.tensor for c in plan.channels)
     return found if all(_small(plan, t) and _fits(plan, t) for t in found) else frozenset()
@@ -71,20 +72,21 @@ def _small(plan: Plan, tensor: str) -> bool:
 
 def _fits(plan: Plan, tensor: str) -> bool:
     """Whether programs push whole tiles, and each load is of a tile that was waited for just before: then a load that waits for
-    its own words waits for what the program waits for, and ends. So do movements, which wait for what they move."""
+    its own words waits for what the program waits for, and ends. So do copy programs, which wait for what they move."""
     uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
-    if any(s.engine.by == "stream" or s.in_place or tensor in s.forwarded or s.pieces > 1 for s, _ in uses):
+    if any(s.engine.by == "stream" or s.in_place or tensor in s.forwarded or s.subtiles > 1 for s, _ in uses):
         return False
     return all(
-        _says_itself(plan, s, param) if s.step.program.movement is None else _moved(plan, s, param) for s, param in uses
+        _says_itself(plan, s, param) if s.step.program.copy_program is None else _moved(plan, s, param)
+        for s, param in uses
     )
 
 
 def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
-    """Whether workers push a tensor to the ranks that hold it, or take their own instance of it, by runs of whole words."""
-    movement, tensor = step.step.program.movement, plan.wiring.tensor(step.step.binding(param).tensor)
-    assert movement is not None
-    if step.engine.by != "kernel" or step.skip_own or step.push != (param == movement.destination):
+    """Whether workers push a tensor to the ranks that hold it, or take their own instance of it, by panels of whole words."""
+    copy_program, tensor = step.step.program.copy_program, plan.wiring.tensor(step.step.binding(param).tensor)
+    assert copy_program is not None
+    if step.engine.by != "kernel" or step.skip_own or step.push != (param == copy_program.destination):
         return False
     if not step.push and tensor.names_holders(step.step.binding(param).view):
         return False
@@ -92,7 +94,7 @@ def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
 
 
 def _even(plan: Plan, step: StepPlan, param: str) -> bool:
-    """Whether a movement's tiles begin and end at even positions of the tensor's last axis."""
+    """Whether a copy program's tiles begin and end at even positions of the tensor's last axis."""
     binding = step.step.binding(param)
     axes = plan.wiring.tensor(binding.tensor).axes
     g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == len(axes) - 1), None)

@@ -11,9 +11,9 @@ from tilelink.ir.wiring import TensorDecl, Wiring
 
 
 def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
-    """Whether the step reads instances of other ranks: only a pulling movement does."""
-    movement = s.step.program.movement
-    if movement is None or s.push or movement.source != param:
+    """Whether the step reads instances of other ranks: only a pulling copy program does."""
+    copy_program = s.step.program.copy_program
+    if copy_program is None or s.push or copy_program.source != param:
         return False
     view = s.step.binding(param).view
     # A program that sees one part or slice alone sees its own.
@@ -23,9 +23,9 @@ def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
 
 def crosses(s: StepPlan, param: str) -> bool:
     """Whether the step writes instances of other ranks."""
-    movement = s.step.program.movement
-    if movement is not None:
-        return bool(s.push) and param == movement.destination
+    copy_program = s.step.program.copy_program
+    if copy_program is not None:
+        return bool(s.push) and param == copy_program.destination
     return any(isinstance(op, Store) and op.to == "holders" and op.param == param for op in walk(s.step.program.body))
 
 
@@ -37,27 +37,27 @@ def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topolog
         axis = topology.axis(s.axis)
         if axis.reach != "network" or axis.size == 1:
             continue
-        movement = s.step.program.movement
-        if movement is not None and reads_remote(
-            s, movement.source, wiring.tensor(s.step.binding(movement.source).tensor)
+        copy_program = s.step.program.copy_program
+        if copy_program is not None and reads_remote(
+            s, copy_program.source, wiring.tensor(s.step.binding(copy_program.source).tensor)
         ):
             raise _refused(
                 s.step.loc,
                 f"`{s.path}` pulls from ranks that are reached over a network only",
                 "let it push (push=True)",
             )
-        if movement is not None and s.into is not None and crosses(s, movement.destination):
+        if copy_program is not None and s.into is not None and crosses(s, copy_program.destination):
             raise _refused(
                 s.step.loc,
                 f"`{s.path}` pushes tiles of `{s.into}` out of registers to ranks that are reached over a network only",
                 "give it workers of its own, which put what lies in memory: sms(2, push=True)",
             )
-        for op in walk(s.step.program.body) if movement is None else ():
+        for op in walk(s.step.program.body) if copy_program is None else ():
             if isinstance(op, Store) and crosses(s, op.param):
                 raise _refused(
                     op.loc,
                     f"`{s.path}` stores to ranks that are reached over a network only",
-                    "store the tile, and let a movement of its own push it",
+                    "store the tile, and let a copy program of its own push it",
                 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
+from tilelink.ir.host import MAIN, CallEntry, CallExit, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.plan import Buffer, KernelPlan, StepPlan
 from tilelink.ir.program import is_raw
 from tilelink.ir.wiring import Wiring
@@ -19,7 +19,7 @@ def host_steps(
 ) -> tuple[HostStep, ...]:
     """The sequence of one call. It ends with leaving where peers read an argument in place.
 
-    A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first. A kernel that
+    A stream that waits for a doorbell can hold up others that share its queue: whoever rings it goes first. A kernel that
     waits for what a library function makes starts behind it: its workers stay until they have it, and could take all
     the room that the function needs.
 
@@ -30,7 +30,7 @@ def host_steps(
     awaited = {by_path[s.path].binding(s.op.param).tensor for s in found.signals if s.action == "ready"}
     staged = tuple(b.tensor for b in buffers if b.staged)
     call = _Call(wiring, where, steps, pending=dict(where.streams))
-    call.out += [Enter()] if found.channels or awaited or any(is_raw(s.program) for s in wiring.steps) else []
+    call.out += [CallEntry()] if found.channels or awaited or any(is_raw(s.program) for s in wiring.steps) else []
     call.out += [Stage(staged)] if staged else []
     call.fork(n for s in steps if s.path in where.streams for n in call.streams(s))
     call.transfer()
@@ -39,7 +39,7 @@ def host_steps(
         call.launch(k)
     call.out += [Transfer(path, first) for path, first in call.pending.items()]
     call.join(list(call.open_streams))
-    call.out += [Leave()] if not awaited <= {*staged} else []
+    call.out += [CallExit()] if not awaited <= {*staged} else []
     return _entered(tuple(call.out))
 
 
@@ -115,9 +115,9 @@ class _Call:
 def _entered(host: tuple[HostStep, ...]) -> tuple[HostStep, ...]:
     """Where a call is nothing but kernels one after the other, they begin it themselves: a launch less."""
     kernels = tuple(h.kernel for h in host if isinstance(h, Launch) and h.stream == MAIN)
-    if not kernels or host[:1] != (Enter(),) or len(host) != 1 + len(kernels):
+    if not kernels or host[:1] != (CallEntry(),) or len(host) != 1 + len(kernels):
         return host
-    return (Enter(kernels), *host[1:])
+    return (CallEntry(kernels), *host[1:])
 
 
 def _circular(s: StepPlan, k: KernelPlan) -> TilelinkError:

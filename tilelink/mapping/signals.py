@@ -15,8 +15,8 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring, indexed
 from tilelink.mapping.channels import channel as channel_of
 from tilelink.mapping.kernels import Assignment
-from tilelink.mapping.matching import Match, Matching
 from tilelink.mapping.remote import crosses, reads_remote
+from tilelink.mapping.signal_matching import Match, Matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _addressee(found: Matching, s: StepPlan, op: Notify, heard: list[Match], cha
 
 def _names_holder(tensor: TensorDecl, s: StepPlan, op: Notify) -> bool:
     """Whether the tile says which rank has it; all of a split tensor, and vectors of its positions, are of all ranks."""
-    if s.step.program.movement is not None:
+    if s.step.program.copy_program is not None:
         return tensor.owned is not None or tensor.split_over(s.axis)
     found = indexed(s.step, op.param, op.index)
     return any(tensor.names_holder(v) and isinstance(e, (OfTile, At)) for v, e in found)

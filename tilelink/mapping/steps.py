@@ -36,7 +36,7 @@ def plan_steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.N
 
 
 def _with_followers(s: StepPlan, steps: list[StepPlan]) -> StepPlan:
-    """The step with the list of those fused into it; a movement learns what need not be moved."""
+    """The step with the list of those fused into it; a copy program learns what need not be moved."""
     # A pull is for tiles of other ranks anyway: what it brings is read from memory, also this rank's own.
     skip = bool(s.push) and any(s.step.moved_to in q.forwarded for q in steps)
     return replace(s, fused=tuple(q.path for q in steps if q.into == s.path), skip_own=skip)
@@ -58,7 +58,7 @@ def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> froze
 
 def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> frozenset[int]:
     """Axes along which others pull what the step makes: a tile that one rank waits for may not reach into two parts."""
-    made = moved_tiles(host.step) if host.step.program.movement is not None else stored_tiles(host.step)
+    made = moved_tiles(host.step) if host.step.program.copy_program is not None else stored_tiles(host.step)
     forced: set[int] = set()
     for q in placed:
         if q.step.moves is None or directed(wiring, q)[1] or q.step.axis != host.step.axis:

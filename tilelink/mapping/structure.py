@@ -7,10 +7,10 @@ from collections import Counter
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
+from tilelink.ir.host import MAIN, CallEntry, CallExit, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait, walk
-from tilelink.proof.found import REPORT
+from tilelink.proof.findings import REPORT
 
 
 def check_structure(plan: Plan) -> str:
@@ -22,12 +22,12 @@ def check_structure(plan: Plan) -> str:
     _check_begin(plan)
     _check_streams(plan)
     for channel in plan.channels:
-        if channel.counted and not channel.bells:
-            why = "streams wait for bells, and count them where nobody else waits"
-            raise _refused(f"`{channel.tensor}` is counted by bells that it does not have", why, plan.wiring.loc)
+        if channel.counted and not channel.doorbells:
+            why = "streams wait for doorbells, and count them where nobody else waits"
+            raise _refused(f"`{channel.tensor}` is counted by doorbells that it does not have", why, plan.wiring.loc)
     for step in plan.steps:
         _check_signals(plan, step)
-        if step.behind:
+        if step.deferred:
             _check_behind(plan, step)
     _check_signature(plan)
     return f"{len(plan.steps)} steps are started once each, in {len(plan.host)} steps of the host"
@@ -35,7 +35,7 @@ def check_structure(plan: Plan) -> str:
 
 def _check_started(plan: Plan) -> None:
     started: Counter[str] = Counter()
-    once: Counter[HostStep] = Counter(h for h in plan.host if isinstance(h, Keep | Leave | Stage))
+    once: Counter[HostStep] = Counter(h for h in plan.host if isinstance(h, Keep | CallExit | Stage))
     for h in plan.host:
         if isinstance(h, Launch):
             started.update(path for path, _ in plan.kernel(h.kernel).roles)
@@ -52,16 +52,16 @@ def _check_started(plan: Plan) -> None:
 
 def _check_begin(plan: Plan) -> None:
     """The epoch is advanced before everything else; kernels that begin and end a call by themselves are all there is of it."""
-    enters = [h for h in plan.host if isinstance(h, Enter)]
+    entries = [h for h in plan.host if isinstance(h, CallEntry)]
     told = bool(plan.channels) or any(s.action == "ready" for s in plan.signals)
-    if told and (len(enters) != 1 or plan.host[0] is not enters[0]):
+    if told and (len(entries) != 1 or plan.host[0] is not entries[0]):
         raise _refused(
             "the epoch of a call is not advanced before everything else",
             "flags are never reset: without a new epoch every wait ends at once, by the last call's signals",
             plan.wiring.loc,
         )
-    for enter in enters:
-        if enter.kernels and plan.host[1:] != tuple(Launch(k, MAIN) for k in enter.kernels):
+    for entry in entries:
+        if entry.kernels and plan.host[1:] != tuple(Launch(k, MAIN) for k in entry.kernels):
             raise _refused(
                 "the kernels that begin and end the call are not all that there is of it",
                 "the last of them raises the totals that all waits of the call count from",
@@ -91,8 +91,8 @@ def _check_streams(plan: Plan) -> None:
                 raise _refused(f"the streams of `{h.path}` go on from different steps", why, plan.step(h.path).step.loc)
             done = h.executor if isinstance(h, Transfer) else h.kernel
             behind |= {stream: behind[stream] | {done} for stream in streams}
-        elif isinstance(h, Stage | Keep | Enter):
-            behind[MAIN] |= {getattr(h, "executor", "enter")}
+        elif isinstance(h, Stage | Keep | CallEntry):
+            behind[MAIN] |= {getattr(h, "executor", "call_entry")}
     if loose:
         why = "the next call, and whoever reads the results, would overtake it"
         raise _refused(f"side stream {min(loose)} is never joined", why, plan.wiring.loc)
@@ -151,9 +151,9 @@ def _check_behind(plan: Plan, step: StepPlan) -> None:
             "TL604",
             f"`{step.path}` cannot come behind the tiles of `{host.path}`",
             loc=step.step.loc,
-            why="others share its workers, whose tickets they would be"
+            why="others share its workers, whose work indices they would be"
             if shared
-            else "it takes other tiles than this rank's own, which tickets stand for",
+            else "it takes other tiles than this rank's own, which work indices stand for",
             hint=f'let it come right after each tile: fused("{host.path}")',
         )
 
@@ -218,10 +218,10 @@ def _check_in_place(plan: Plan, step: StepPlan, own: InPlace, makers: list[StepP
 
 def _moved_as_it_is(plan: Plan, maker: StepPlan, own: InPlace) -> bool:
     """Position by position, from an argument that is split along the axis and nowhere else."""
-    movement = maker.step.program.movement
-    if movement is None:
+    copy_program = maker.step.program.copy_program
+    if copy_program is None:
         return False
-    ends = [maker.step.binding(p) for p in (movement.source, movement.destination)]
+    ends = [maker.step.binding(p) for p in (copy_program.source, copy_program.destination)]
     source, tensor = (plan.wiring.tensor(b.tensor) for b in ends)
     straight = all(v.axis == k and not v.local for b in ends for k, v in enumerate(b.view))
     splits = [(k, a.split) for k, a in enumerate(source.axes) if a.split is not None or a.own_slice]

@@ -21,9 +21,9 @@ def group_name(group: Any = None) -> str:
             group of that name.
     """
     if isinstance(group, str):
-        return group if group == "" else require().named(group).world.name
+        return group if group == "" else require().named(group).backend.name
     session = current() if group is None else require().of(group)
-    return "" if session is None else session.world.name
+    return "" if session is None else session.backend.name
 
 
 def session_of(name: str) -> Session | None:
@@ -34,10 +34,10 @@ def session_of(name: str) -> Session | None:
 def ranks_of(name: str) -> int:
     """How many ranks a group has."""
     session = session_of(name)
-    return 1 if session is None else session.world.ranks
+    return 1 if session is None else session.backend.ranks
 
 
 def rank_of(name: str) -> int:
     """This rank's number in a group."""
     session = session_of(name)
-    return 0 if session is None else session.world.rank
+    return 0 if session is None else session.backend.rank

@@ -150,7 +150,7 @@ def register(
     def fake(*args: Any) -> Any:
         mine, group, given = form.parts(args)
         session = session_of(group)
-        at = (Topology(1), 0) if session is None else (session.world.topology, session.world.rank)
+        at = (Topology(1), 0) if session is None else (session.backend.topology, session.backend.rank)
         made = [mine[0].new_empty(shape, dtype=dtype) for shape, dtype in results_of(operator, mine, given, *at)]
         return tuple(made) if several else made[0]
 

@@ -12,7 +12,7 @@ from tilelink.errors import TilelinkError
 def to_rows(x: torch.Tensor, dim: int) -> torch.Tensor:
     """`[…, features]` as `[rows, features]`, in which the parts that ranks hold of axis `dim` follow one another."""
     rows = x.movedim(dim, 0).flatten(0, -2)
-    return rows if rows.stride(-1) == 1 else rows.contiguous()  # movements take rows as they lie
+    return rows if rows.stride(-1) == 1 else rows.contiguous()  # copy programs take rows as they lie
 
 
 def from_rows(y: torch.Tensor, like: torch.Tensor, dim: int, length: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""All-to-all: part r of everyone's rows to rank r (arXiv:2503.20313, section 3: a movement, and nothing else)."""
+"""All-to-all: part r of everyone's rows to rank r (arXiv:2503.20313, section 3: a copy program, and nothing else)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def tiles(head: Any, order: str = "group 32") -> Any:
 
 def placed(q: Any) -> Any:
     """How attention runs over keys that arrive part by part: by torch's kernels where they can, else by this one."""
-    return tilelink.library("tilelink.libraries.attention", T="T/R", otherwise=tiles(q.size("D")))
+    return tilelink.library("tilelink.libraries.attention", T="T/R", fallback=tiles(q.size("D")))
 
 
 def exponent(q: Any, scale: float | None) -> float:

@@ -13,7 +13,7 @@ from tilelink.ops.programs import matmul, reduce, scatter
     "M K/R, K/R N -> M/R N",
     schedule={
         "scatter": tilelink.copy_engine(M=1024, order="ring+1"),  # the best of those measured (docs/performance.md)
-        "reduce": tilelink.fused("matmul", behind=None),
+        "reduce": tilelink.fused("matmul", deferred=None),
     },
 )
 def gemm_rs(x: Any, weight: Any) -> Any:
@@ -21,7 +21,7 @@ def gemm_rs(x: Any, weight: Any) -> Any:
 
     Its forms are schedules: `scatter=tilelink.fused("matmul")` pushes from the epilogue,
     `scatter=tilelink.copy_engine(M=1024)` pushes finished chunks, `reduce=tilelink.fused("matmul")` adds in the epilogue
-    of own rows, `behind=True` with it when all tiles are made.
+    of own rows, `deferred=True` with it when all tiles are made.
 
     Args:
         x: this rank's columns of the activation, `[M, K/R]`.

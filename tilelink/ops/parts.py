@@ -1,5 +1,5 @@
-"""What operators share: collectives of libraries, which know parts of one length, for plain forms that have others, too; and what
-is said of a form that there is not."""
+"""What operators share: collectives of libraries, which know parts of one length, for unfused forms that have others,
+too; and what is said of a form that there is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tile programs that operators share: movements and two computations. No rank, flag or address in sight."""
+"""Tile programs that operators share: copy programs and two computations. No rank, flag or address in sight."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
             f"argument {k + 1} of `{name}` is {with_article(type(t).__name__)}, not a tensor",
             loc=loc,
             why=f"its shape is `{shape}`",
-            hint="pass a torch tensor (in the simulated world also a list with one tensor per rank)",
+            hint="pass a torch tensor (in the simulated backend also a list with one tensor per rank)",
         )
     if t.layout is not torch.strided:
         raise TilelinkError(
@@ -278,7 +278,7 @@ def contiguous(shape: Sequence[int], item: int) -> Layout:
 
 
 def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc: Loc) -> None:
-    """Every tensor lies where the world computes.
+    """Every tensor lies where the backend computes.
 
     Raises:
         TilelinkError: TL225.
@@ -290,7 +290,7 @@ def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc:
                 "TL225",
                 f"argument {k + 1} of `{name}` is on {t.device}",
                 loc=loc,
-                why=f"in this world kernels read tensors on {where}",
+                why=f"in this backend kernels read tensors on {where}",
                 hint=f"move it to {where}",
             )
 

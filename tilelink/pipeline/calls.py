@@ -31,19 +31,19 @@ from tilelink.pipeline.arguments import (
     is_plain,
     stored,
 )
-from tilelink.pipeline.by_runs import refused
+from tilelink.pipeline.by_panels import refused
 from tilelink.pipeline.choosing import Choice, choose, even, problem_of, undivided
 from tilelink.pipeline.compiled import Compiled, Compiler
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
-from tilelink.runtime.apart import Written
+from tilelink.runtime.aliasing import Written
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.call import Prepared, results_on
 from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
+from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import Workspace, regions, union
-from tilelink.runtime.recent import Recent
 from tilelink.runtime.refusals import Stated, compare_calls
 from tilelink.runtime.session import Session, current, require
-from tilelink.runtime.world import World
 
 log = logging.getLogger("tilelink")
 
@@ -78,9 +78,9 @@ class Calls:
 
     Args:
         compiler: compiles it.
-        reference: its plain form in torch, if it has one.
+        reference: its unfused form in torch, if it has one.
         uneven: dimensions along which that takes parts of unequal length.
-        scheduled: whether somebody has said how it runs; else a call may take a schedule that was measured, or the plain form.
+        scheduled: whether somebody has said how it runs; else a call may take a schedule that was measured, or the unfused form.
     """
 
     __slots__ = ("_choices", "_variants", "compiler", "reference", "scheduled", "uneven")
@@ -113,18 +113,18 @@ class Calls:
         keyed = not given or all(is_plain(v) for v in given.values())
         calls, cached = self, session.cached(self.compiler.identity)
         prepared = prepared_for(cached, whole) if keyed else None
-        if prepared is None and (not self.scheduled or session.world.only_references):
+        if prepared is None and (not self.scheduled or session.backend.only_references):
             calls = self._chosen(session, key, tensors, given)
             cached = session.cached(calls.compiler.identity)
             prepared = prepared_for(cached, whole) if keyed else None
         if prepared is None:
             compiler = calls.compiler
-            if compiler.schedule.sequential:
+            if compiler.schedule.unfused:
                 known = session.cached((compiler.identity, "plain"))
                 if not keyed or session.vigil.debug or known.get(key) is None:
                     bound = bind_here(compiler, session, tensors, given)
-                    if session.world.only_references:
-                        self._require_reference(session.world, bound)
+                    if session.backend.only_references:
+                        self._require_reference(session.backend, bound)
                     session.vigil.compare(compiler.identity, stated(compiler, session, bound))
                     known[key] = True
                 return self.plain(session, tensors, out, given)
@@ -147,16 +147,16 @@ class Calls:
     def plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         """The reference, whose libraries take their turns."""
         name, loc = self.compiler.name, self.compiler.loc
-        if self.reference is None or session.world.group is None:
+        if self.reference is None or session.backend.group is None:
             why = "it has no reference" if self.reference is None else "its libraries need GPUs"
-            raise TilelinkError("TL229", f"`{name}` has no sequential form here", loc=loc, why=why)
+            raise TilelinkError("TL229", f"`{name}` has no unfused form here", loc=loc, why=why)
         outs = () if out is None else _tuple(out)
         if outs and (wrong := Written.outside(name, loc, tensors, outs).refused(tensors, outs)) is not None:
             raise wrong
         sizes = {dim: given[dim] for dim in self.uneven if dim in given}
         with torch.no_grad():
             constants = constants_of(self.compiler.signature, given)
-            found = self.reference(*tensors, **constants, **sizes, group=session.world.group)
+            found = self.reference(*tensors, **constants, **sizes, group=session.backend.group)
         if out is None:
             return found
         values = list(_tuple(found))
@@ -177,7 +177,7 @@ class Calls:
         return self._variants[schedule]
 
     def choice(self, bound: Bound, topology: Topology, *, plain: bool) -> Choice:
-        """How a call like this one runs, and why. `plain`: there is a plain form that can run."""
+        """How a call like this one runs, and why. `plain`: there is a unfused form that can run."""
         compiler = self.compiler
         if self.scheduled:
             return Choice(compiler.schedule, "as it is scheduled")
@@ -195,7 +195,7 @@ class Calls:
             return spread(lambda *mine: self.how(mine, None, None, given), tensors)[0]
         session = session.of(group)
         bound = bind_here(self.compiler, session, tensors, given)
-        return self.choice(bound, session.world.topology, plain=self.has_plain(session.world, bound))
+        return self.choice(bound, session.backend.topology, plain=self.has_plain(session.backend, bound))
 
     def tiled(self, bound: Bound, topology: Topology) -> Compiler:
         """What compiles the tile programs that run, or would if they did: with the schedule that was measured, if any."""
@@ -203,27 +203,27 @@ class Calls:
             return self.compiler
         return self.variant(self.choice(bound, topology, plain=False).schedule).compiler
 
-    def has_plain(self, world: World, bound: Bound) -> bool:
-        """Whether the plain form can run such a call."""
+    def has_plain(self, backend: Backend, bound: Bound) -> bool:
+        """Whether the unfused form can run such a call."""
         signature = self.compiler.signature
         return (
             self.reference is not None
-            and world.group is not None
-            and even(signature, bound, world.topology, self.uneven)
+            and backend.group is not None
+            and even(signature, bound, backend.topology, self.uneven)
         )
 
-    def _require_reference(self, world: World, bound: Bound) -> None:
+    def _require_reference(self, backend: Backend, bound: Bound) -> None:
         """Raises:
         TilelinkError: TL474, processes on CPUs run nothing but references, and this call has none.
         """
         name = self.compiler.name
-        ragged = undivided(self.compiler.signature, bound, world.topology, self.uneven, unknown=0)
+        ragged = undivided(self.compiler.signature, bound, backend.topology, self.uneven, unknown=0)
         if self.reference is not None and not ragged:
             return
         why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
         if self.reference is not None:
             shown = ", ".join(f"{dim}={dict(bound.sizes)[dim]}" for dim in ragged)
-            why = f"its reference takes parts of one size, and {world.ranks} ranks do not divide {shown}"
+            why = f"its reference takes parts of one size, and {backend.ranks} ranks do not divide {shown}"
             hint = f"give its reference the parameter `{ragged[0]}`"
         raise TilelinkError(
             "TL474",
@@ -235,15 +235,15 @@ class Calls:
 
     def _chosen(self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]) -> Calls:
         """With the schedule that is chosen for a call; itself where that is its own."""
-        world = session.world
-        if world.only_references:
-            return self.variant(Schedule(sequential=True))
-        at = (world.ranks, world.topology.world, key)
+        backend = session.backend
+        if backend.only_references:
+            return self.variant(Schedule(unfused=True))
+        at = (backend.ranks, backend.topology.backend, key)
         known = self._choices.get(at) if all(is_plain(v) for v in given.values()) else None
         if known is None:
             try:
                 bound = bind_here(self.compiler, session, tensors, given)
-                choice = self.choice(bound, world.topology, plain=self.has_plain(world, bound))
+                choice = self.choice(bound, backend.topology, plain=self.has_plain(backend, bound))
             except TilelinkError:
                 return self  # which finds the same again, and tells the other ranks
             known = self._choices[at] = self.variant(choice.schedule)
@@ -272,7 +272,7 @@ class Calls:
             check_ranks(ranks)
         session = current()
         if topology is None and session is not None:
-            topology = session.world.topology
+            topology = session.backend.topology
         if not are_lists(tensors):
             topology = topology or Topology(ranks or 1)
             return bind(compiler.name, compiler.signature, tensors, given, topology, compiler.loc), topology
@@ -296,7 +296,7 @@ class Calls:
             session.cached(calls.compiler.identity).clear()
         if tensors:
             bound = bind_here(compiler, session, tensors, {})
-            made = compiler.compiled(bound, session.world.topology, session.vigil.checks)
+            made = compiler.compiled(bound, session.backend.topology, session.vigil.checks)
             session.vigil.compare(compiler.identity, stated(compiler, session, bound, made, tensors))
             workspace(compiler, session, bound, made.plan)
 
@@ -322,11 +322,11 @@ def prepare(
     Raises:
         TilelinkError: before any launch, on the user's line.
     """
-    world, vigil = session.world, session.vigil
+    backend, vigil = session.backend, session.vigil
     try:
         found = bind_here(compiler, session, tensors, given)
-        made = compiler.compiled(found, world.topology, vigil.checks)
-        results = results_on(made.plan, world.rank)
+        made = compiler.compiled(found, backend.topology, vigil.checks)
+        results = results_on(made.plan, backend.rank)
         check_results(compiler.name, outs, results, tensors[0].device, compiler.loc)
     except TilelinkError as error:
         vigil.compare(compiler.identity, error)
@@ -337,9 +337,11 @@ def prepare(
     written = Written.of(plan, tensors, [math.prod(shape) * dtype.itemsize for _, shape, dtype in results])
     wrong = refused(plan) or written.refused(tensors, outs) or violated(session, plan, tensors, given)
     vigil.compare(compiler.identity, wrong or said)
-    loaded, memory = made.on(world.rank), workspace(compiler, session, found, plan)
+    loaded, memory = made.on(backend.rank), workspace(compiler, session, found, plan)
     source = made.source
-    watch = vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
+    watch = (
+        vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, backend.rank)) if vigil.guard else None
+    )
     prepared = Prepared.of(loaded, memory, said, watch, written)
     prepared.changed = made.outside.changed if made.outside is not None else None
     return prepared
@@ -352,8 +354,8 @@ def stated(
     made: Compiled | None = None,
     tensors: Sequence[torch.Tensor] = (),
 ) -> Stated:
-    """What this rank says of a call. `made`: of what runs it; None: it is the plain form."""
-    call, how = in_words(compiler.name, bound, compiler.fn), str(compiler.schedule) or "as it comes"
+    """What this rank says of a call. `made`: of what runs it; None: it is the unfused form."""
+    call, how = in_words(compiler.name, bound, compiler.fn), str(compiler.schedule) or "default"
     if made is None:
         return Stated(call, how, loc=compiler.loc)
     plan, checks = made.plan, str(session.vigil.checks)
@@ -424,20 +426,20 @@ def _stored(prepared: Prepared, tensors: Sequence[Any]) -> Sequence[Any]:
 
 def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
     """The arguments of a call on this rank, checked and bound to the signature's sizes."""
-    world = session.world
+    backend = session.backend
     check_keywords(compiler.name, compiler.fn, compiler.signature, given)
     found = bind(
-        compiler.name, compiler.signature, tensors, given, world.topology, compiler.loc, session.shares, world.rank
+        compiler.name, compiler.signature, tensors, given, backend.topology, compiler.loc, session.shares, backend.rank
     )
-    check_devices(compiler.name, tensors, world.topology.world != "simulated", compiler.loc)
+    check_devices(compiler.name, tensors, backend.topology.backend != "simulated", compiler.loc)
     return found
 
 
 def violated(session: Session, plan: Plan, tensors: Sequence[Any], given: Mapping[str, Any]) -> TilelinkError | None:
     """In debug mode: an argument that does not keep its contract."""
-    if not session.vigil.debug or session.world.capturing():
+    if not session.vigil.debug or session.backend.capturing():
         return None
-    session.world.drain()
+    session.backend.drain()
     return broken(plan, tensors, given)
 
 

@@ -1,4 +1,4 @@
-"""Which schedule a call runs with where the user gives none: a measured one, the plain form, or what the operator ships."""
+"""Which schedule a call runs with where the user gives none: a measured one, the unfused form, or what the operator ships."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.by_runs import by_runs, refused
+from tilelink.pipeline.by_panels import by_panels, refused
 from tilelink.tuning.tables import FAR, Problem, nearest, shipped
 
 MARGIN = 6.0
@@ -28,7 +28,7 @@ class Choice:
     why: str
 
     def __str__(self) -> str:
-        return f"{'sequential' if self.schedule.sequential else 'overlapped'}: {self.why}"
+        return f"{'unfused' if self.schedule.unfused else 'overlapped'}: {self.why}"
 
 
 def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology) -> Problem:
@@ -36,7 +36,7 @@ def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology
         operator=name + "".join(f" {k}={v}" for k, v in (*bound.constants, *_along(signature, topology))),
         signature=str(signature),
         gpu=topology.gpu,
-        world=topology.world,
+        backend=topology.backend,
         ranks=topology.ranks,
         dtypes=bound.dtypes,
         sizes=tuple(sorted(bound.sizes)),
@@ -54,13 +54,13 @@ def choose(problem: Problem, own: Schedule, plan: Callable[[Schedule], Plan], *,
     Args:
         own: the schedule that the operator comes with.
         plan: the operator's plan for the call with a schedule.
-        plain: there is a plain form that can run.
+        plain: there is a unfused form that can run.
     """
     found = measured(problem, plain, near=True)
     far = measured(problem, plain, near=False) if found is None else None
     if far is not None and inestimable(plan(own)):
         found = far
-    if found is not None and by_runs(found.schedule):
+    if found is not None and by_panels(found.schedule):
         # Measured with heads of a size that the library takes, perhaps.
         why = refused(plan(found.schedule))
         found = found if why is None else Choice(own, f"as the operator comes: {why.why}")
@@ -73,18 +73,18 @@ def measured(problem: Problem, plain: bool, *, near: bool) -> Choice | None:
     """The schedule that the package ships for such a problem.
 
     Args:
-        plain: there is a plain form that can run.
+        plain: there is a unfused form that can run.
         near: only what was measured at such sizes, in their bucket: of others an estimate knows more.
     """
     found = nearest(shipped(), problem, 0.0 if near else FAR)
-    if found is None or (found.schedule.sequential and not plain):
+    if found is None or (found.schedule.unfused and not plain):
         return None
     sizes = " ".join(f"{n}={v}" for n, v in found.problem.sizes)
     return Choice(found.schedule, f"measured at {sizes}, {found.measured}")
 
 
 def reads_tables(plan: Plan) -> bool:
-    """Whether what an operator does depends on tables, which its plain form copies to the host: no captured call can."""
+    """Whether what an operator does depends on tables, which its unfused form copies to the host: no captured call can."""
     return any(p.shape.contract is not None for s in plan.steps for p in s.step.program.params)
 
 
@@ -92,20 +92,20 @@ def inestimable(plan: Plan) -> str:
     """Why nobody can say which form is faster, or the plain one cannot be had; empty where it can be said."""
     if plan.topology.shared:
         return "ranks share GPUs, whose kernels take turns"
-    return "its plain form would have to look at the tables" if reads_tables(plan) else unestimated(lower(plan))
+    return "its unfused form would have to look at the tables" if reads_tables(plan) else unestimated(lower(plan))
 
 
 def estimated(plan: Plan, own: Schedule) -> Choice:
-    """The plain form unless overlapping is estimated to gain more than the estimate may be wrong by; then what the operator
+    """The unfused form unless overlapping is estimated to gain more than the estimate may be wrong by; then what the operator
     comes with."""
     why = inestimable(plan)
     if why:
         return Choice(own, f"as the operator comes: {why}")
     lowered = lower(plan)
-    overlapped, sequential = call(lowered).us, unfused(lowered)
-    said = f"estimated: {overlapped:.0f} µs overlapped, {sequential:.0f} µs one after the other"
-    if overlapped > sequential - MARGIN:
-        return Choice(Schedule(sequential=True), f"{said}, and overlapping is to gain {MARGIN:.0f} µs")
+    overlapped, separate = call(lowered).us, unfused(lowered)
+    said = f"estimated: {overlapped:.0f} µs overlapped, {separate:.0f} µs one after the other"
+    if overlapped > separate - MARGIN:
+        return Choice(Schedule(unfused=True), f"{said}, and overlapping is to gain {MARGIN:.0f} µs")
     return Choice(own, f"as the operator comes; {said}")
 
 

@@ -25,8 +25,8 @@ from tilelink.mapping import make_plan
 from tilelink.mapping.judge import judge, judged
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound, axes_of
-from tilelink.pipeline.by_runs import instead
-from tilelink.runtime.recent import Recent
+from tilelink.pipeline.by_panels import instead
+from tilelink.runtime.lru import Recent
 
 if TYPE_CHECKING:
     from tilelink.runtime.call import Loaded

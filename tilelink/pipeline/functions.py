@@ -28,7 +28,7 @@ def libraries(placements: Iterable[Placement]) -> Iterator[Library]:
     for placement in placements:
         if isinstance(placement, Library):
             yield placement
-            yield from libraries(() if placement.otherwise is None else (placement.otherwise,))
+            yield from libraries(() if placement.fallback is None else (placement.fallback,))
 
 
 def unknown(schedule: Schedule, functions: frozenset[str]) -> str:
@@ -39,5 +39,5 @@ def unknown(schedule: Schedule, functions: frozenset[str]) -> str:
                 f"it names the function `{placed.function}`, which neither the library nor the operator's author names"
             )
         if placed.runs != isinstance(function_of(placed.function), ByRuns):
-            return f"it takes `{placed.function}` for a function by runs, or for none, and is wrong"
+            return f"it takes `{placed.function}` for a function by panels, or for none, and is wrong"
     return ""

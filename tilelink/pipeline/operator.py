@@ -49,7 +49,7 @@ class Operator:
     schedules: Schedule = field(default_factory=Schedule)
     reference_fn: Reference | None = None
     scheduled: bool = False
-    """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the plain form."""
+    """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the unfused form."""
     compiler: Compiler = field(init=False)
     _calls: Calls | None = field(init=False, default=None)
     """Made at the first call, which imports torch."""
@@ -59,7 +59,7 @@ class Operator:
 
     @property
     def uneven(self) -> frozenset[str]:
-        """Dimensions along which the plain form takes parts of unequal length: those that it has parameters for."""
+        """Dimensions along which the unfused form takes parts of unequal length: those that it has parameters for."""
         if self.reference_fn is None:
             return frozenset()
         return frozenset(inspect.signature(self.reference_fn).parameters) & frozenset(sizes_of(self.signature))
@@ -80,8 +80,8 @@ class Operator:
         *,
         slots: int | None = None,
         channels: Mapping[str, int] | None = None,
-        sequential: bool | None = None,
-        low_latency: bool | None = None,
+        unfused: bool | None = None,
+        ll: bool | None = None,
         **placements: Placement,
     ) -> Operator:
         """The same operator with some steps placed differently.
@@ -90,9 +90,9 @@ class Operator:
             entries: placements by path, for steps of inlined operators (`{"gemm_rs.matmul": tilelink.sms(…)}`).
             slots: buffers that a symmetric tensor rotates through from call to call.
             channels: elements per channel along the moved axis, by tensor name.
-            sequential: True: run the plain form, one library after the other; False: run the tile programs, whatever
+            unfused: True: run the unfused form, one library after the other; False: run the tile programs, whatever
                 was measured or estimated.
-            low_latency: False: small tensors come with words of their own, and not by NCCL's low-latency protocol.
+            ll: False: small tensors come with flags of their own, and not by NCCL's LL protocol.
             placements: placements by step name.
 
         Raises:
@@ -106,11 +106,11 @@ class Operator:
             merged = replace(merged, slots=slots)
         if channels is not None:
             merged = replace(merged, channels=tuple(sorted(channels.items())))
-        if low_latency is not None:
-            merged = replace(merged, low_latency=low_latency)
-        merged = replace(merged, sequential=bool(sequential))
+        if ll is not None:
+            merged = replace(merged, ll=ll)
+        merged = replace(merged, unfused=bool(unfused))
         said = bool(entries or placements or channels)
-        said |= any(given is not None for given in (slots, sequential, low_latency))
+        said |= any(given is not None for given in (slots, unfused, ll))
         return replace(self.with_schedule(checked(merged)), scheduled=self.scheduled or said)
 
     def with_schedule(self, schedule: Schedule) -> Operator:
@@ -118,7 +118,7 @@ class Operator:
         return replace(self, schedules=schedule, scheduled=True)
 
     def reference(self, fn: Reference) -> Reference:
-        """Decorator: the operator's plain-torch form, called with the same tensors and constants, and `group=`.
+        """Decorator: the operator's unfused form in plain torch, called with the same tensors and constants, and `group=`.
 
         Libraries know parts of one length. A form that has a parameter called like a dimension, `M=None`, also takes parts
         of `ceil(M / ranks)`, of which the last ranks get what is left, perhaps nothing; it gets the size where the call
@@ -130,10 +130,10 @@ class Operator:
         if not callable(fn):
             raise TilelinkError(
                 "TL237",
-                f"{with_article(type(fn).__name__)} is no plain form of `{self.name}`",
+                f"{with_article(type(fn).__name__)} is no unfused form of `{self.name}`",
                 loc=self.loc,
-                why="`reference` decorates the function that is the plain form",
-                hint=f"to call the plain form that there is: {self.name}.reference_fn(…, group=…)",
+                why="`reference` decorates the function that is the unfused form",
+                hint=f"to call the unfused form that there is: {self.name}.reference_fn(…, group=…)",
             )
         self.reference_fn = fn
         self._calls = None
@@ -171,7 +171,7 @@ class Operator:
         self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
     ) -> Verdict:
         """The proof of the plan: form, order, coverage, counts, deadlock, epochs; or the diagnostic that a call would raise,
-        with an interleaving that goes wrong in a small world.
+        with an interleaving that goes wrong with few ranks.
 
         Raises:
             TilelinkError: when there is no plan to prove.
@@ -267,7 +267,7 @@ class Operator:
         """The operator with the fastest schedule for calls like this one, measured; from the cache if it was before.
 
         Collective: all ranks try the same candidates at the same time, and the slowest rank's time counts. What does not
-        run on one rank is tried on none. The plain form (`reference`) is one of the candidates. In processes on the CPU, where
+        run on one rank is tried on none. The unfused form (`reference`) is one of the candidates. In processes on the CPU, where
         nothing else runs, it is this operator as it is.
 
         Args:
@@ -285,7 +285,7 @@ class Operator:
         from tilelink.runtime.session import require
 
         session = (session or require()).of(group)
-        if session.world.only_references:
+        if session.backend.only_references:
             return self
         tuning = self.tuning(*tensors, session=session, **given)
         entry = None if fresh else tuning.known(space)

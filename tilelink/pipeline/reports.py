@@ -10,7 +10,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import KernelSource, Site
-from tilelink.ir.low_latency import DATA
+from tilelink.ir.ll_protocol import DATA
 from tilelink.ir.partition import part
 from tilelink.ir.plan import Plan
 from tilelink.ir.shape import ITEM_BYTES, rank_along
@@ -60,8 +60,8 @@ def _awaited(plan: Plan, site: Site, index: int, rank: int) -> tuple[str, tuple[
     if site.kind == "channel":
         channel = plan.channel(site.of)
         silent = _raised_by(plan, channel, index, rank)
-        return f"channel `{channel.tensor}` word {index}, of {_whose(silent, rank)}", silent
-    if site.kind == "words":
+        return f"channel `{channel.tensor}` flag {index}, of {_whose(silent, rank)}", silent
+    if site.kind == "flags":
         channel = plan.channel(site.of)
         at = _element(plan, channel.tensor, index, rank)
         silent = _stored_by(plan, channel, at, rank)
@@ -80,12 +80,12 @@ def _whose(silent: tuple[int, ...], rank: int) -> str:
     return " and ".join(f"rank {r}" if r != rank else "this rank" for r in silent) or "some rank"
 
 
-def _element(plan: Plan, name: str, word: int, rank: int) -> dict[int, int]:
-    """The position, by axis, of the first element in a word of the low-latency protocol."""
+def _element(plan: Plan, name: str, flag: int, rank: int) -> dict[int, int]:
+    """The position, by axis, of the first element in a flag of the LL protocol."""
     tensor, env = plan.wiring.tensor(name), plan.env(rank)
     stored = [k for k, a in enumerate(tensor.axes) if not a.own_slice]
     extents = [int(F.evaluate(e, env)) for e in plan.buffer(name).extents]
-    at = np.unravel_index(word * (DATA // ITEM_BYTES[tensor.dtype]), extents)
+    at = np.unravel_index(flag * (DATA // ITEM_BYTES[tensor.dtype]), extents)
     return {k: int(p) + int(F.evaluate(_first(tensor.axes[k]), env)) for k, p in zip(stored, at, strict=True)}
 
 
@@ -102,11 +102,11 @@ def _stored_by(plan: Plan, channel: Channel, at: dict[int, int], rank: int) -> t
     return _raised_by(plan, channel, int(F.evaluate(channel.flat(tuple(indices)), plan.env(rank))), rank)
 
 
-def _raised_by(plan: Plan, channel: Channel, word: int, rank: int) -> tuple[int, ...]:
-    """The ranks that raise a word, seen from the rank that waits for it; none where the plan cannot tell."""
+def _raised_by(plan: Plan, channel: Channel, flag: int, rank: int) -> tuple[int, ...]:
+    """The ranks that signal a flag, seen from the rank that waits for it; none where the plan cannot tell."""
     env = dict(plan.env(rank))
     for k in reversed(range(len(channel.axes))):
         count = max(1, int(F.evaluate(channel.axes[k].count, env)))
-        env[f"c{k}"] = word % count
-        word //= count
+        env[f"c{k}"] = flag % count
+        flag //= count
     return tuple(dict.fromkeys(int(F.evaluate(source, env)) for source in raising(plan, channel)))

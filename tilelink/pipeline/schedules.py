@@ -49,7 +49,7 @@ def checked(schedule: Schedule) -> Schedule:
             raise refuse(f"the placement of `{path}`", placement, "one of sms, copy_engine, fused and library")
     if not is_number(schedule.slots) or not 1 <= schedule.slots <= COUNT:
         raise refuse("`slots`", schedule.slots, f"the number of buffers that take turns, from 1 to {COUNT:,}")
-    _flags(low_latency=schedule.low_latency)
+    _flags(ll=schedule.ll)
     for tensor, elements in schedule.channels:
         if not is_number(elements) or not 1 <= elements <= LENGTH:
             raise refuse(f"the channel of `{tensor}`", elements, f"a number of elements, from 1 to {LENGTH:,}")
@@ -76,7 +76,7 @@ def _order(order: Any) -> tuple[str | SortKey, ...]:
         if not isinstance(word, str) and not callable(word):
             raise refuse("`order`", order, "a word, a sort key, or a tuple of them")
         if isinstance(word, str) and any(int(number) > LENGTH for number in re.findall("[0-9]+", word)):
-            raise refuse("`order`", order, f"made of words whose numbers are at most {LENGTH:,}")
+            raise refuse("`order`", order, f"made of flags whose numbers are at most {LENGTH:,}")
     return words
 
 
@@ -116,7 +116,7 @@ def sms(
             `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that. `across N`
             is for axes split at run time: the first N tiles of all segments come before all later ones; `across`: N is 1,
             and the first tiles of all ranks' parts come before all second ones, too.
-        push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
+        push: of a copy program, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
         num_stages: Triton's; fewer where a GPU's shared memory does not hold them, two at most on AMD's.
         maxnreg: Triton's: at most so many registers for a thread, from 24 to 255 (default: what the compiler takes). Fewer
@@ -154,7 +154,7 @@ def sms(
 
 
 def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1, **tile: int) -> CopyEngine:
-    """Run a movement on copy engines: one stream step per tile.
+    """Run a copy program on copy engines: one stream step per tile.
 
     Args:
         order: as for `sms`; default: `ring` for an argument, `ring+1` for what a step of the operator makes.
@@ -170,12 +170,12 @@ def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1
     return CopyEngine(tile=_tile(tile), order=_order(order), push=push, streams=streams)
 
 
-def fused(into: str, *, behind: bool | None = False, **tile: int) -> Fused:
+def fused(into: str, *, deferred: bool | None = False, **tile: int) -> Fused:
     """Run right after the tile that it depends on, in the same worker, the tile handed over in registers.
 
     Args:
         into: the step whose tile it takes.
-        behind: not right after the tile, but behind all tiles of that step, from memory, each by the next worker that is
+        deferred: not right after the tile, but behind all tiles of that step, from memory, each by the next worker that is
             free: where it waits for other ranks, nobody is held up who has another tile to make. For programs that run for
             this rank's own rows, which that step makes last (order="ring+1"), and whose result nobody waits for. None:
             so where that can be, else right after the tile.
@@ -187,9 +187,9 @@ def fused(into: str, *, behind: bool | None = False, **tile: int) -> Fused:
     """
     if not isinstance(into, str):
         raise refuse("`into`", into, "the path of a step")
-    if behind is not None and not isinstance(behind, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise refuse("`behind`", behind, "True, False or None")
-    return Fused(into, _tile(tile), behind)
+    if deferred is not None and not isinstance(deferred, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise refuse("`deferred`", deferred, "True, False or None")
+    return Fused(into, _tile(tile), deferred)
 
 
 def library(
@@ -197,7 +197,7 @@ def library(
     *,
     order: Order = (),
     streams: int = 1,
-    otherwise: Placement | None = None,
+    fallback: Placement | None = None,
     **tile: int | str,
 ) -> Library:
     """Let a library function compute each tile, on a stream of its own behind the waits: cuBLAS as `"torch.mm"`.
@@ -212,16 +212,16 @@ def library(
     - write all of `out`, read none of it, and write nothing else;
     - run on torch's current stream, neither waiting for it nor looking at values, so that CUDA graphs can hold it.
 
-    It is called without gradients, once per tile that is not empty; in the simulated world with tensors of the CPU. What is
-    made by `tilelink.by_runs` may also be given parts of an axis that the program walks and the result does not have,
+    It is called without gradients, once per tile that is not empty; in the simulated backend with tensors of the CPU. What is
+    made by `tilelink.by_panels` may also be given parts of an axis that the program walks and the result does not have,
     `T="T/R"`, and is called once for each.
 
     Args:
         function: a dotted name, or the function itself (which no table of tuned schedules can hold).
         order: as for `sms`; default: `ring` where it reads what a program makes, else `ring+1`.
         streams: side streams that take the tiles in turn.
-        otherwise: a placement where the function refuses what it would be given (`tilelink.by_runs`), and in the simulated
-            world, which looks at what is emitted.
+        otherwise: a placement where the function refuses what it would be given (`tilelink.by_panels`), and in the simulated
+            backend, which looks at what is emitted.
         tile: elements per dimension of what it makes, of any size; `M="M/R"`: the part of one rank. A dimension that is
             not named is whole. Where ranks hold parts, tiles end at their borders.
 
@@ -232,15 +232,15 @@ def library(
         raise refuse("`function`", function, "a dotted name, or a function")
     found = function_of(function)
     _numbers(streams=streams)
-    if otherwise is not None and not isinstance(otherwise, (Sms, CopyEngine, Fused, Library)):
-        raise refuse("`otherwise`", otherwise, "one of sms, copy_engine, fused and library")
+    if fallback is not None and not isinstance(fallback, (Sms, CopyEngine, Fused, Library)):
+        raise refuse("`fallback`", fallback, "one of sms, copy_engine, fused and library")
     sizes = {dim: size for dim, size in tile.items() if size != f"{dim}/R"}
     cut = dict(_tile(sizes)) | {dim: PART for dim, size in tile.items() if size == f"{dim}/R"}
     runs = isinstance(found, ByRuns)
-    return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams, runs, otherwise)
+    return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams, runs, fallback)
 
 
-def by_runs(
+def by_panels(
     *, merge: Callable[..., None], refuses: Callable[..., str] | None = None
 ) -> Callable[[Callable[..., Any]], ByRuns]:
     """Decorator: a library function that computes a tile from runs of an axis that its result does not have.

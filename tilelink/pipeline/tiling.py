@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tilelink.frontend import ranks_here
-from tilelink.ir.low_latency import MOST as LOW_LATENCY
+from tilelink.ir.ll_protocol import MOST as LL
 from tilelink.ir.schedule import Sms
 from tilelink.pipeline.schedules import sms
 
@@ -42,7 +42,7 @@ def one_hop(x: Any) -> bool:
 
 
 def moving(x: Any, part: float | None = None, *, tiles: tuple[int, int] = (128, 512), push: bool | None = None) -> Sms:
-    """A movement of all of `x`, as `tilelink.sms` has it: up to 16 MiB by workers that take turns with other steps, beyond on
+    """A copy program of all of `x`, as `tilelink.sms` has it: up to 16 MiB by workers that take turns with other steps, beyond on
     SMs of its own, through all ranks' parts side by side. Where words tell that they have come, a worker has as many warps as
     a tile keeps busy.
 
@@ -124,8 +124,8 @@ def _rows(x: Any, tiles: int) -> int:
 
 
 def _by_words(nbytes: int) -> bool:
-    """Whether so many bytes of each rank come by the low-latency protocol."""
-    return nbytes * max(ranks_here() - 1, 1) <= LOW_LATENCY
+    """Whether so many bytes of each rank come by the LL protocol."""
+    return nbytes * max(ranks_here() - 1, 1) <= LL
 
 
 def _few(elements: int) -> tuple[int, int]:

@@ -26,9 +26,9 @@ def traced_call(
         lists = tensors if are_lists(tensors) else [[t] for t in tensors]
         return spread(lambda *mine: traced_call(calls, mine, None, None, given), lists)[0]
     session = session.of(group)
-    if session.world.only_references:
+    if session.backend.only_references:
         raise no_kernels()
-    compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given), session.world.topology)
+    compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given), session.backend.topology)
     plain = prepare(compiler, session, tensors, (), given)
     prepared = prepare(compiler, session, tensors, (), given, traced=True)
 
@@ -37,24 +37,24 @@ def traced_call(
         return prepared
 
     runs = {"plain": lambda: run(session, plain, tensors), "traced": traced}
-    world = session.world
-    rounds = 1 if world.topology.world == "simulated" else ROUNDS
-    times, missing = interleaved(world, runs, rounds, lambda: None)
+    backend = session.backend
+    rounds = 1 if backend.topology.backend == "simulated" else ROUNDS
+    times, missing = interleaved(backend, runs, rounds, lambda: None)
     assert not missing, missing
     ready: Any = traced()
     for kept in ready.slots:
         kept.events.clear()
-    world.barrier()
+    backend.barrier()
     ready = traced()
-    world.barrier()
+    backend.barrier()
     # The workspace has moved on to the next slot.
     slot = (ready.workspace.calls - 1) % ready.plan.schedule.slots
-    lanes = lanes_of_events(world, ready.plan, ready.loaded.source, ready.slots[slot].events)
+    lanes = lanes_of_events(backend, ready.plan, ready.loaded.source, ready.slots[slot].events)
     sizes = " ".join(f"{name}={size}" for name, size in prepared.plan.sizes)
     return Trace(
         title=f"{compiler.name}: {sizes}",
-        world=world.topology.world,
-        lanes=together(world.agree(lanes)),
+        backend=backend.topology.backend,
+        lanes=together(backend.agree(lanes)),
         ms=times["traced"].median,
         ms_untraced=times["plain"].median,
     )

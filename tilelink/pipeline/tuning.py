@@ -21,11 +21,11 @@ from tilelink.pipeline.calls import Calls, bind_here, load, prepare, run
 from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import Compiled, Compiler
 from tilelink.pipeline.functions import known, unknown
-from tilelink.runtime.apart import stored
+from tilelink.runtime.aliasing import stored
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session
-from tilelink.tuning.comparing import apart, results, tolerance
+from tilelink.tuning.comparison import apart, results, tolerance
 from tilelink.tuning.search import Report, Search
 from tilelink.tuning.space import SLOTS, Space, space_of
 from tilelink.tuning.tables import DiskCache, Entry, Problem
@@ -58,7 +58,7 @@ class Trial:
         return sum(r.nbytes for r in regions(self._compiled().plan))
 
     def _compiled(self) -> Compiled:
-        return self.compiler.compiled(self.bound, self.session.world.topology, self.session.vigil.checks)
+        return self.compiler.compiled(self.bound, self.session.backend.topology, self.session.vigil.checks)
 
     def allocate(self) -> None:
         self.opened = self.compiler.identity not in self.session.workspaces
@@ -106,9 +106,11 @@ class Tuning:
     @staticmethod
     def of(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Tuning:
         """Of a call."""
-        compiler, topology = calls.compiler, session.world.topology
+        compiler, topology = calls.compiler, session.backend.topology
         bound = bind_here(compiler, session, tensors, given)
-        plain = (lambda: calls.plain(session, tensors, None, given)) if calls.has_plain(session.world, bound) else None
+        plain = (
+            (lambda: calls.plain(session, tensors, None, given)) if calls.has_plain(session.backend, bound) else None
+        )
         problem = problem_of(compiler.name, compiler.signature, bound, topology)
         return Tuning(calls, session, tensors, given, bound, problem, compiler.compiled(bound, topology).plan, plain)
 
@@ -125,21 +127,21 @@ class Tuning:
 
         Before it is taken for the first time in a session, it is called with the caller's tensors, and its result compared.
         """
-        world = self.session.world
-        found, compared, why = world.agree(self._here())[0]
+        backend = self.session.backend
+        found, compared, why = backend.agree(self._here())[0]
         if found is not None and not compared:
             why = self._refused(found, space)
-            if why and world.rank == 0:
+            if why and backend.rank == 0:
                 why = str(self.cache().untrue(found, why))
             elif not why:
                 self.session.compared.add(self._key(found))
-        if why and world.rank == 0:
+        if why and backend.rank == 0:
             log.warning(why)
         return None if why else found
 
     def _here(self) -> tuple[Entry | None, bool, str]:
         """On rank 0 what the cache has, whether that has been compared here, and why it has nothing if it should."""
-        if self.session.world.rank != 0:
+        if self.session.backend.rank != 0:
             return None, False, ""
         try:
             found = self.cache().load(self.problem)
@@ -154,22 +156,22 @@ class Tuning:
         """Why a schedule from disk is not taken; the same on all ranks."""
         further = [p for options in (space or {}).values() for p in options]
         functions = known(self._own, self.plan.wiring, further)
-        told = self.session.world.agree(unknown(entry.schedule, functions) or self._without_plain(entry))
+        told = self.session.backend.agree(unknown(entry.schedule, functions) or self._without_plain(entry))
         problem = next((why for why in told if why), "")
-        if problem or entry.schedule.sequential:
+        if problem or entry.schedule.unfused:
             return problem
         search = self._search(0.0, {})
         try:
-            own = "" if self._plain_says else search.wrong(replace(self._own, sequential=False))
+            own = "" if self._plain_says else search.wrong(replace(self._own, unfused=False))
             problem = own or search.wrong(entry.schedule)
         finally:
             restore(self.written)
-        return problem and f"{'the operator as it comes' if own else 'it'} does not run here, or not right: {problem}"
+        return problem and f"{'the operator by default' if own else 'it'} does not run here, or not right: {problem}"
 
     def _without_plain(self, entry: Entry) -> str:
-        if not entry.schedule.sequential or (self.plain is not None and not reads_tables(self.plan)):
+        if not entry.schedule.unfused or (self.plain is not None and not reads_tables(self.plan)):
             return ""
-        return "it is the plain form, which such calls do not have"
+        return "it is the unfused form, which such calls do not have"
 
     def search(self, budget: float, space: Space | None) -> Report:
         """Collective."""
@@ -180,16 +182,16 @@ class Tuning:
 
     @property
     def _plain_says(self) -> bool:
-        """Whether the plain form says what is right: nobody knows what it does to arguments."""
+        """Whether the unfused form says what is right: nobody knows what it does to arguments."""
         return self.plain is not None and not self.written
 
     def _search(self, budget: float, space: Space | None) -> Search:
         # Now, and not when a candidate has run: that may happen on some ranks only, and this is collective.
         wanted = [results(self.plain())] if self.plain is not None and self._plain_says else []
-        world = self.session.world
+        backend = self.session.backend
 
         def same(got: tuple[torch.Tensor, ...]) -> bool:
-            """As the plain form, or as the first candidate, which is the operator as it comes."""
+            """As the unfused form, or as the first candidate, which is the operator by default."""
             if not wanted:
                 wanted.append(got)
             return apart(got, wanted[0]) <= tolerance(t.dtype for t in (*self.tensors, *wanted[0]))
@@ -199,10 +201,10 @@ class Tuning:
             return Trial(compiler, self.session, self.bound, self.tensors, self.given, self.written)
 
         def lowered(schedule: Schedule) -> Lowered:
-            return lower(self.calls.compiler.with_schedule(schedule).unproven(self.bound, world.topology))
+            return lower(self.calls.compiler.with_schedule(schedule).unproven(self.bound, backend.topology))
 
         return Search(
-            world=world,
+            backend=backend,
             plan=self.plan,
             start=self._own,
             space=space if space is not None else space_of(self.plan),
@@ -211,21 +213,21 @@ class Tuning:
             same=same,
             reference=self.plain,
             plain_may_win=not reads_tables(self.plan),
-            free=_free if world.topology.world != "simulated" else lambda: 1 << 40,
+            free=_free if backend.topology.backend != "simulated" else lambda: 1 << 40,
             budget=budget,
-            rounds=1 if world.topology.world == "simulated" else 11,
+            rounds=1 if backend.topology.backend == "simulated" else 11,
             slots=SLOTS if space is None and any(b.slots > 1 for b in self.plan.buffers) else (),
         )
 
     def kept(self, report: Report) -> Entry:
-        """The result as an entry, also in the cache on disk; the plain form where it is the fastest."""
+        """The result as an entry, also in the cache on disk; the unfused form where it is the fastest."""
         plain, schedule = report.sequential_ms, report.winner
-        ms = plain if schedule.sequential and plain is not None else report.best_ms
+        ms = plain if schedule.unfused and plain is not None else report.best_ms
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         words = f"{today}, torch {torch.__version__}, Triton {triton.__version__}, tilelink {__version__}"
         entry = Entry(self.problem, schedule, ms, plain, words)
         self.session.compared.add(self._key(entry))
-        if self.session.world.rank == 0:
+        if self.session.backend.rank == 0:
             try:
                 self.cache().save(entry)
             except TilelinkError as error:

@@ -11,7 +11,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.lowered import Await, Buffer, Check, Copy, Read, Write, walk
 from tilelink.proof.cells import within
 from tilelink.proof.coverage import boxes_of
-from tilelink.proof.found import Found, Moment
+from tilelink.proof.findings import Found, Moment
 from tilelink.proof.runs import Runs, possible
 from tilelink.proof.table import Array, Table
 

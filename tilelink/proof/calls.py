@@ -15,7 +15,7 @@ from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Wr
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import within
 from tilelink.proof.counts import Sent
-from tilelink.proof.found import Found, Moment
+from tilelink.proof.findings import Found, Moment
 from tilelink.proof.order import Order
 from tilelink.proof.runs import Beside, Runs, depends, possible, projected, together, unsettled
 from tilelink.proof.table import Array, Row, Table

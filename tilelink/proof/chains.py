@@ -15,7 +15,7 @@ import numpy as np
 from tilelink.ir.lowered import Await, Executor, Signal
 from tilelink.proof.cells import TooMany
 from tilelink.proof.counts import Sent
-from tilelink.proof.found import Moment
+from tilelink.proof.findings import Moment
 from tilelink.proof.runs import Runs, together
 from tilelink.proof.table import Array, Row, Table
 

@@ -15,7 +15,7 @@ from tilelink.proof.cells import TooMany
 from tilelink.proof.counts import miscounted
 from tilelink.proof.coverage import accesses, uncovered
 from tilelink.proof.cycles import stuck
-from tilelink.proof.found import REPORT, Found
+from tilelink.proof.findings import REPORT, Found
 from tilelink.proof.order import unordered
 from tilelink.proof.orders import untaken
 from tilelink.proof.residency import crowded
@@ -153,10 +153,10 @@ def _counterexample(table: Table, question: Question, found: Found) -> Counterex
     if not steps:
         return None
     sizes = ", ".join(f"{k}={v}" for k, v in table.lowered.sizes)
-    world = f"{table.ranks} rank{'s' if table.ranks > 1 else ''}{' and ' if sizes else ''}{sizes}"
+    size = f"{table.ranks} rank{'s' if table.ranks > 1 else ''}{' and ' if sizes else ''}{sizes}"
     edges = tuple((k, (k + 1) % len(steps)) for k in range(len(steps))) if question.kind == "deadlock" else ()
     missing = (1, 0) if question.kind == "race" and len(steps) > 1 else None
-    return Counterexample(question.kind, world, str(found), steps, edges, missing)
+    return Counterexample(question.kind, size, str(found), steps, edges, missing)
 
 
 # ------------------------------------------------------------------------------------------------- what is shown, assumed

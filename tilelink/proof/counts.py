@@ -12,7 +12,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.lowered import ENTERED, Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import within
-from tilelink.proof.found import REPORT, Found, Moment
+from tilelink.proof.findings import REPORT, Found, Moment
 from tilelink.proof.runs import Runs, depends, possible, projected, together
 from tilelink.proof.table import Array, Row, Table, along
 
@@ -72,8 +72,8 @@ def _unfit(table: Table, flags: Flags, there: Array, rows: list[Row]) -> Iterato
 
 
 def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[Found]:
-    """Each bell that is rung is waited for once, and no other."""
-    waits = [r for r in rows if isinstance(r.op, Await) and (r.op.bell or flags.style == "doorbell")]
+    """Each doorbell that is rung is waited for once, and no other."""
+    waits = [r for r in rows if isinstance(r.op, Await) and (r.op.doorbell or flags.style == "doorbell")]
     if not waits:
         return
     rung = made > 0 if flags.rings is None else (made > 0) & (table.by_flag(flags, flags.rings) != 0)

@@ -14,7 +14,7 @@ import numpy as np
 from tilelink.errors import Note
 from tilelink.ir.lowered import Buffer, Read, Write
 from tilelink.proof.cells import Boxes, Cells
-from tilelink.proof.found import Found, Moment
+from tilelink.proof.findings import Found, Moment
 from tilelink.proof.runs import Runs, depends
 from tilelink.proof.table import Array, Row, Table
 

@@ -17,7 +17,7 @@ from tilelink.errors import Note
 from tilelink.ir.lowered import Await, Executor, Signal
 from tilelink.proof.chains import Chains, positions, steps_in
 from tilelink.proof.counts import Sent
-from tilelink.proof.found import Found, Moment
+from tilelink.proof.findings import Found, Moment
 from tilelink.proof.runs import Runs, depends, possible, together
 from tilelink.proof.table import Array, Row, Table
 

@@ -15,7 +15,7 @@ import numpy as np
 from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write
 from tilelink.proof.counts import in_line
 from tilelink.proof.coverage import accesses, boxes_of, memory_of
-from tilelink.proof.found import Found, Moment, witness
+from tilelink.proof.findings import Found, Moment, witness
 from tilelink.proof.pairs import Pairs, Writes
 from tilelink.proof.runs import Beside, Runs, before, own_axes, possible, projected, unsettled
 from tilelink.proof.table import Array, Row, Table

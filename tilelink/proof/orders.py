@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.ir.lowered import Tiles
-from tilelink.proof.found import Found
+from tilelink.proof.findings import Found
 from tilelink.proof.table import Array, Table
 
 

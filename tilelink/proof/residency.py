@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 
 from tilelink.ir.lowered import Await, Executor, Read, Write, walk
-from tilelink.proof.found import Found
+from tilelink.proof.findings import Found
 from tilelink.proof.table import Row, Table
 
 

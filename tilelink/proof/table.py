@@ -119,11 +119,11 @@ class Table:
             self.known[what, whose] = find()
         return self.known[what, whose]
 
-    def world(self, depth: int) -> dict[str, Array]:
+    def symbols(self, depth: int) -> dict[str, Array]:
         """The sizes, and each rank's coordinates, as arrays of `depth` axes."""
-        return {**self.once("world", depth, lambda: self._world(depth))}
+        return {**self.once("symbols", depth, lambda: self._symbols(depth))}
 
-    def _world(self, depth: int) -> dict[str, Array]:
+    def _symbols(self, depth: int) -> dict[str, Array]:
         found: dict[str, Array] = dict(self.lowered.sizes)
         number, stride = np.arange(self.ranks, dtype=np.int64), 1
         for name, size in reversed([d for d in self.lowered.ranks if d[0] != RANK_AXIS]):
@@ -142,7 +142,7 @@ class Table:
         return self.once("each", id(formula), lambda: self._each(formula))
 
     def _each(self, formula: Formula) -> Array:
-        return np.broadcast_to(np.asarray(F.evaluate(formula, self.world(1))), (self.ranks,))
+        return np.broadcast_to(np.asarray(F.evaluate(formula, self.symbols(1))), (self.ranks,))
 
     def arrivals(self, flags: Flags) -> Array:
         """(rank, flag): the signals of a flag in a call."""
@@ -151,7 +151,7 @@ class Table:
 
     def by_flag(self, flags: Flags, formula: Formula) -> Array:
         """(rank, flag): a formula of each flag."""
-        values = {**self.world(2), "flag": along(self.width(flags.name), 1, 2)}
+        values = {**self.symbols(2), "flag": along(self.width(flags.name), 1, 2)}
         return np.asarray(F.evaluate(formula, values))
 
     def path(self, row: Row) -> str:
@@ -187,7 +187,7 @@ class Table:
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
         depth = 1 + len(loop.axes) + _depth(loop.body)
-        values, taken = self.world(depth), list[Array]()
+        values, taken = self.symbols(depth), list[Array]()
         for k, (name, count) in enumerate(loop.axes):
             often = np.asarray(F.evaluate(count, values))
             values[name] = along(max(int(often.max(initial=0)), 0), 1 + k, depth)
@@ -221,14 +221,14 @@ def _positions(table: Table, loop: Tiles) -> Array:
     last = max(int(total.max(initial=0)), 0)
     if not last or not out.size:
         return out
-    world: dict[str, Array] = {**table.world(2), "t": along(last, 1, 2)}
+    symbols: dict[str, Array] = {**table.symbols(2), "t": along(last, 1, 2)}
     for name, rows in table.lowered.tables:
         widest = max(map(len, rows))
-        world[name] = np.array([[*row, *[0] * (widest - len(row))] for row in rows], dtype=np.int64)
+        symbols[name] = np.array([[*row, *[0] * (widest - len(row))] for row in rows], dtype=np.int64)
     step = max(TOGETHER // last, 1)
     for begin in range(0, table.ranks, step):
         some = slice(begin, begin + step)
-        values = {k: v[some] if isinstance(v, np.ndarray) and len(v) == table.ranks else v for k, v in world.items()}
+        values = {k: v[some] if isinstance(v, np.ndarray) and len(v) == table.ranks else v for k, v in symbols.items()}
         _place(out[some], loop, values, total[some, None], counts[:, some, None])
     return out
 

@@ -1,4 +1,4 @@
-"""Runs emitted kernels: worlds, workspaces, launching.
+"""Runs emitted kernels: backends, workspaces, launching.
 
 Takes: `ir.KernelSource` and torch tensors. Gives: results in torch tensors.
 Knows: torch, triton, heaps, streams, processes.

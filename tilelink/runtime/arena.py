@@ -27,7 +27,7 @@ class SymmetricBlock:
 
 
 class Arena:
-    """Implements `runtime.world.Arena`.
+    """Implements `runtime.backend.Arena`.
 
     Args:
         block: zeroed on every rank.
@@ -108,7 +108,7 @@ class Arenas:
 
 
 class SymmetricMemory:
-    """Of a rank that has arenas: what `runtime.world.World` says of their tensors."""
+    """Of a rank that has arenas: what `runtime.backend.Backend` says of their tensors."""
 
     _arenas: Arenas
 

@@ -1,6 +1,6 @@
-"""One call of a planned operator on one rank: the plan's host steps, in order, as work for the world's streams.
+"""One call of a planned operator on one rank: the plan's host steps, in order, as work for the backend's streams.
 
-What does not change between calls (slots' views, words, sizes, copies) is resolved once per plan and slot; a cached call
+What does not change between calls (slots' views, flags, sizes, copies) is resolved once per plan and slot; a cached call
 allocates nothing but its results and does not synchronise.
 """
 
@@ -18,19 +18,19 @@ from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir import lowered as L
 from tilelink.ir import streams as S
-from tilelink.ir.kernel import AWAIT_WORD, Arg, KernelDecl, KernelSource
+from tilelink.ir.kernel import AWAIT_FLAG, Arg, KernelDecl, KernelSource
 from tilelink.ir.options import ONE_BLOCK
 from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.runtime import world as W
-from tilelink.runtime.apart import Written
+from tilelink.runtime import backend as W
+from tilelink.runtime.aliasing import Written
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.functions import explained, function_of
+from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
-from tilelink.runtime.recent import Recent
 from tilelink.runtime.refusals import Stated
 from tilelink.runtime.tracing import CallEvents, KernelEvents, What
-from tilelink.runtime.world import World
 
 Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
@@ -94,7 +94,7 @@ class Prepared:
         loaded: Loaded, workspace: Workspace, said: Stated, watch: torch.Tensor | None, written: Written
     ) -> Prepared:
         plan = loaded.plan
-        results = results_on(plan, workspace.world.rank)
+        results = results_on(plan, workspace.backend.rank)
         in_place = [b.reached and not b.staged for b in map(plan.buffer, plan.wiring.arguments)]
         return Prepared(
             loaded=loaded,
@@ -107,7 +107,7 @@ class Prepared:
             said=said,
             watch=watch,
             written=written,
-            fresh=tuple(workspace.world.maker(shape, dtype) for _, shape, dtype in results),
+            fresh=tuple(workspace.backend.maker(shape, dtype) for _, shape, dtype in results),
         )
 
     def run(
@@ -122,8 +122,8 @@ class Prepared:
             outs: where results go, as many as are given.
             meet: where ranks wait for one another's compilers, on the host, before kernels wait with a time limit.
         """
-        space, world = self.workspace, self.workspace.world
-        if world.capturing():
+        space, backend = self.workspace, self.workspace.backend
+        if backend.capturing():
             space.capture(self)
         call = self._call(tensors, outs)
         if not self.slots:
@@ -134,7 +134,7 @@ class Prepared:
             step(call)
         space.calls += 1
         space.heard = self.implied
-        world.finish()
+        backend.finish()
         return tuple([call.tensors[name] for name, _, _ in self.results])
 
     def load(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -148,7 +148,7 @@ class Prepared:
         for k, (name, _, _) in enumerate(self.results):
             out = outs[k] if k < len(outs) else None
             named[name] = self.fresh[k]() if out is None else out
-        return W.Call(named, int(space.captured or not space.heard), space.world.main_stream())
+        return W.Call(named, int(space.captured or not space.heard), space.backend.main_stream())
 
     def _prepare(self, first: W.Call) -> None:
         slots = range(self.plan.schedule.slots)
@@ -178,8 +178,8 @@ class _Preparation:
     events: CallEvents | None
 
     @property
-    def world(self) -> World:
-        return self.workspace.world
+    def backend(self) -> Backend:
+        return self.workspace.backend
 
     @property
     def plan(self) -> Plan:
@@ -191,18 +191,18 @@ class _Preparation:
                 for k, done in enumerate(self.loaded.streams[step.executor]):
                     yield from (self._done(step.path, action, step.stream + k) for action in done)
             else:
-                yield from (self.world.step(work, stream, self.first) for stream, work in self._work(step))
+                yield from (self.backend.step(work, stream, self.first) for stream, work in self._work(step))
 
     def _work(self, step: H.HostStep) -> Iterator[Placed]:
-        if isinstance(step, H.Enter) and not step.kernels:
-            yield self._launch("enter", H.MAIN)
+        if isinstance(step, H.CallEntry) and not step.kernels:
+            yield self._launch("call_entry", H.MAIN)
         elif isinstance(step, H.Stage):
             (done,) = self.loaded.streams[step.executor]
             copies = (a for a in done if isinstance(a, S.Copy) and not a.source.empty)
             yield from ((H.MAIN, self._action("", copy)) for copy in copies)
             yield self._launch("ready", H.MAIN)  # which tells all
-        elif isinstance(step, H.Leave):
-            yield self._launch("leave", H.MAIN)
+        elif isinstance(step, H.CallExit):
+            yield self._launch("call_exit", H.MAIN)
         elif isinstance(step, H.Launch):
             yield self._launch(step.kernel, step.stream)
         elif isinstance(step, H.Fork):
@@ -212,12 +212,12 @@ class _Preparation:
 
     # ------------------------------------------------------------------------------------------------------------ streams
     def _done(self, path: str, action: S.Action, stream: int) -> W.Step:
-        step, events = self.world.step(self._action(path, action), stream, self.first), self.events
+        step, events = self.backend.step(self._action(path, action), stream, self.first), self.events
         if events is None or isinstance(action, S.Set):
             return step
-        world, what, detail = self.world, _DOES.get(type(action), "wait"), self._said(path, action)
+        backend, what, detail = self.backend, _DOES.get(type(action), "wait"), self._said(path, action)
         return lambda call: events.around(
-            W.stream_of(stream, call, world), stream, path, what, detail, lambda: step(call)
+            W.stream_of(stream, call, backend), stream, path, what, detail, lambda: step(call)
         )
 
     def _said(self, path: str, action: S.Action) -> str:
@@ -226,7 +226,7 @@ class _Preparation:
         if isinstance(action, S.Compute) and library is not None:
             return library.name + (", a run" if action.output is None else ", merging" if library.runs else "")
         if isinstance(action, S.Copy):
-            pushed = action.source.rank == self.world.rank
+            pushed = action.source.rank == self.backend.rank
             return f"to rank {action.target.rank}" if pushed else f"from rank {action.source.rank}"
         return ""
 
@@ -237,23 +237,25 @@ class _Preparation:
             return self._apply(path, action)
         if isinstance(action, S.Copy):
             return W.Copy(self._view(action.target), self._view(action.source))
-        name, at = f"{action.flags}.words/{self.slot}", action.index
-        words = self.workspace.view(name, torch.int64, at + 1, self._remote(action.rank))
-        return W.Copy(W.View(words, ((at, at + 1),)), W.View(self._state("epoch"), ((0, 1),)))
+        name, at = f"{action.flags}.flags/{self.slot}", action.index
+        flags = self.workspace.view(name, torch.int64, at + 1, self._remote(action.rank))
+        return W.Copy(W.View(flags, ((at, at + 1),)), W.View(self._state("epoch"), ((0, 1),)))
 
     def _wait(self, path: str, action: S.Wait) -> W.Work:
         if action.style == "doorbell":
-            return W.WaitBell(self.words(action.flags, "bells")[action.index : action.index + 1], action.times)
+            return W.WaitDoorbell(self.flags(action.flags, "doorbells")[action.index : action.index + 1], action.times)
         own = L.STATES.get(action.flags)
-        words = self.words(action.flags, "words") if own is None else self._state(own)
-        due = self.words(action.flags, "due")[action.index :] if action.style == "count" else self._state("epoch")
-        given: dict[str, W.Value] = {"word_at": words[action.index :], "value_at": due}
-        declared = self.loaded.source.kernel(AWAIT_WORD).args
+        flags = self.flags(action.flags, "flags") if own is None else self._state(own)
+        expected = (
+            self.flags(action.flags, "expected")[action.index :] if action.style == "count" else self._state("epoch")
+        )
+        given: dict[str, W.Value] = {"flag_at": flags[action.index :], "value_at": expected}
+        declared = self.loaded.source.kernel(AWAIT_FLAG).args
         if any(a.kind == "watch" for a in declared):
             sites = [(s.path, s.kind, s.of if s.kind == "channel" else "") for s in self.loaded.source.sites]
             site = (path, "channel", action.flags) if own is None else (path, own, "")
-            given |= {"watch_at": self.watch, "site": sites.index(site), "word": action.index}
-        return W.Launch(self.loaded.module.await_word, 1, {a.name: given[a.of] for a in declared}, ONE_BLOCK)
+            given |= {"watch_at": self.watch, "site": sites.index(site), "flag": action.index}
+        return W.Launch(self.loaded.module.await_flag, 1, {a.name: given[a.of] for a in declared}, ONE_BLOCK)
 
     def _apply(self, path: str, action: S.Compute) -> W.Apply:
         step = self.plan.step(path)
@@ -261,7 +263,7 @@ class _Preparation:
         function, name, constants = function_of(step.library.function), step.library.name, dict(step.step.constants)
         tile = f"{path}/{action.tile}" if step.library.runs else None
         if step.library.runs:
-            assert isinstance(function, ByRuns), f"{name} is no function by runs"
+            assert isinstance(function, ByRuns), f"{name} is no function by panels"
             if action.output is None:
                 constants = {**constants, "at": {dim: (begin, end) for dim, begin, end in action.at}}
             else:
@@ -281,12 +283,12 @@ class _Preparation:
 
     def _remote(self, rank: int) -> int | None:
         """None: this rank."""
-        return None if rank == self.world.rank else rank
+        return None if rank == self.backend.rank else rank
 
     # ---------------------------------------------------------------------------------------------------------- memory
     def buffer(self, tensor: str, pe: int | None = None) -> torch.Tensor:
         """This call's slot of a workspace buffer, in its shape."""
-        shape = extents(self.plan, self.plan.buffer(tensor), self.world.rank if pe is None else pe)
+        shape = extents(self.plan, self.plan.buffer(tensor), self.backend.rank if pe is None else pe)
         return self.flat(tensor, pe)[: math.prod(shape)].view(shape)
 
     def flat(self, tensor: str, pe: int | None = None) -> torch.Tensor:
@@ -294,18 +296,18 @@ class _Preparation:
         b = self.plan.buffer(tensor)
         return self.workspace.view(f"{tensor}/{self.slot % b.slots}", DTYPES[b.dtype], largest(self.plan, b), pe)
 
-    def low_latency(self, tensor: str) -> torch.Tensor:
-        """The same of a tensor that comes by the low-latency protocol, as words."""
+    def ll(self, tensor: str) -> torch.Tensor:
+        """The same of a tensor that comes by the LL protocol, as flags."""
         name = f"{tensor}.ll/{self.slot % self.plan.buffer(tensor).slots}"
         return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
 
-    def words(self, channel: str, what: str) -> torch.Tensor:
+    def flags(self, channel: str, what: str) -> torch.Tensor:
         name = f"{channel}.{what}/{self.slot}"
         return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
 
     def _state(self, what: str) -> torch.Tensor:
         if what in L.STATES.values():
-            return self.workspace.view(what, torch.int64, self.world.ranks)
+            return self.workspace.view(what, torch.int64, self.backend.ranks)
         if what == "through":
             return self.workspace.view("through", torch.int64, 1)
         if what == "last":
@@ -323,7 +325,7 @@ class _Preparation:
         assert decl.workers is not None
         if decl.tiles is None:
             return decl.workers
-        tiles = int(F.evaluate(decl.tiles, self.plan.env(self.world.rank)))
+        tiles = int(F.evaluate(decl.tiles, self.plan.env(self.backend.rank)))
         return min(decl.workers, decl.extra + max(tiles, 1))
 
     def _value(self, arg: Arg) -> W.Value:
@@ -338,14 +340,14 @@ class _Preparation:
             return arg.value
         if arg.kind == "size":
             assert arg.formula is not None
-            return int(F.evaluate(arg.formula, self.plan.env(self.world.rank)))
+            return int(F.evaluate(arg.formula, self.plan.env(self.backend.rank)))
         if arg.kind == "ll":
-            return self.low_latency(arg.of)
-        if arg.kind in ("words", "flags", "due", "bells", "counts", "made", "tickets"):
-            return self.words(arg.of, arg.kind)
+            return self.ll(arg.of)
+        if arg.kind in ("flags", "epoch_flags", "expected", "doorbells", "counts", "made", "work_indices"):
+            return self.flags(arg.of, arg.kind)
         if arg.kind == "context":
             own = bool(arg.of) and self._comes_with_the_call(arg.of) and not self.plan.buffer(arg.of).staged
-            line = None if arg.along == RANK_AXIS else self.plan.topology.line(self.world.rank, arg.along)
+            line = None if arg.along == RANK_AXIS else self.plan.topology.line(self.backend.rank, arg.along)
             if own:
                 return W.ContextOf(arg.of, line)
             arena = self.workspace.arena
@@ -369,7 +371,7 @@ class _Preparation:
         if kernel not in self.events.kernels:
             layout = next(t for t in self.loaded.source.traces if t.kernel == kernel)
             workers = self._workers(self.loaded.source.kernel(kernel))
-            self.events.kernels[kernel] = KernelEvents.allocate(self.world, self.plan, layout, workers)
+            self.events.kernels[kernel] = KernelEvents.allocate(self.backend, self.plan, layout, workers)
         return self.events.kernels[kernel]
 
     def _comes_with_the_call(self, tensor: str) -> bool:
@@ -383,7 +385,7 @@ class _Preparation:
         return value
 
     def _order(self, path: str) -> torch.Tensor:
-        rows: Any = dict(self.plan.tables)[order_of(path)][self.world.rank]
-        table = self.world.zeros(max(len(rows), 1), torch.int32)
+        rows: Any = dict(self.plan.tables)[order_of(path)][self.backend.rank]
+        table = self.backend.zeros(max(len(rows), 1), torch.int32)
         table[: len(rows)] = torch.tensor(rows, dtype=torch.int32, device="cpu")
         return table

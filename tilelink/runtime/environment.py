@@ -13,7 +13,7 @@ from tilelink.errors import TilelinkError
 
 LONGEST_WAIT = 1e6
 """Seconds that a wait may take at the most, where it is limited."""
-WORLDS = ("simulated", "peer", "nvshmem", "gloo")
+BACKENDS = ("simulated", "peer", "nvshmem", "gloo")
 
 _NO_MULTICAST = {
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -58,25 +58,25 @@ def cache_root() -> Path | None:
         ) from error
 
 
-def world() -> str | None:
-    """TILELINK_WORLD: the world to run in instead of the one that would be chosen.
+def backend() -> str | None:
+    """TILELINK_BACKEND: the backend to run in instead of the one that would be chosen.
 
     Raises:
-        TilelinkError: TL400, it names no world.
+        TilelinkError: TL400, it names no backend.
     """
-    value = os.environ.get("TILELINK_WORLD")
-    if value and value not in WORLDS:
+    value = os.environ.get("TILELINK_BACKEND")
+    if value and value not in BACKENDS:
         raise TilelinkError(
             "TL400",
-            f"TILELINK_WORLD is {value!r}, which is no world",
-            why="operators run in one of four worlds",
-            hint=f"set it to one of {', '.join(WORLDS)}, or unset it",
+            f"TILELINK_BACKEND is {value!r}, which is no backend",
+            why="operators run in one of four backends",
+            hint=f"set it to one of {', '.join(BACKENDS)}, or unset it",
         )
     return value or None
 
 
 def group_heap() -> int:
-    """TILELINK_GROUP_HEAP: bytes of symmetric memory that the world nvshmem sets aside for all sub-groups; 1 GiB if unset.
+    """TILELINK_GROUP_HEAP: bytes of symmetric memory that the nvshmem backend sets aside for all sub-groups; 1 GiB if unset.
 
     Raises:
         TilelinkError: TL400, it is no number above 0.
@@ -86,7 +86,7 @@ def group_heap() -> int:
         raise TilelinkError(
             "TL400",
             f"TILELINK_GROUP_HEAP is {value!r}, which is no number of bytes",
-            why="sub-groups of the world nvshmem take their memory from one block",
+            why="sub-groups of the nvshmem backend take their memory from one block",
             hint="set it to a number of bytes, such as 1073741824, or unset it",
         )
     return int(value)
@@ -125,7 +125,7 @@ def watchdog() -> float | None:
 
 
 def share_gpus() -> bool:
-    """TILELINK_SHARE_GPUS: anything but an empty string or 0 lets ranks of the world peer share GPUs.
+    """TILELINK_SHARE_GPUS: anything but an empty string or 0 lets ranks of the peer backend share GPUs.
 
     Their kernels take turns, which last milliseconds: for trying things out with fewer GPUs than ranks, never for timing.
     """

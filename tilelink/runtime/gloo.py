@@ -1,4 +1,4 @@
-"""The `gloo` world: processes on CPUs, where nothing is emitted or launched, and operators run their references."""
+"""The `gloo` backend: processes on CPUs, where nothing is emitted or launched, and operators run their references."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
-from tilelink.runtime.processes import ProcessWorld
+from tilelink.runtime.backend import Call, Reports, Step, Work
+from tilelink.runtime.processes import ProcessBackend
 from tilelink.runtime.refusals import no_kernels, not_shared, one_size
-from tilelink.runtime.world import Call, Reports, Step, Work
 
 log = logging.getLogger("tilelink")
 
@@ -50,7 +50,7 @@ class OwnMemory:
         self._settle()
 
 
-class GlooWorld(ProcessWorld):
+class GlooBackend(ProcessBackend):
     """One process of a group on CPUs.
 
     An operator's call is its reference's, with this group: `only_references`. What a plan says is what it would say of
@@ -71,7 +71,7 @@ class GlooWorld(ProcessWorld):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """The world of all processes that `torchrun` started, or of this one alone; a gloo group is made if there is none."""
+        """The backend of all processes that `torchrun` started, or of this one alone; a gloo group is made if there is none."""
         if not dist.is_initialized():
             alone = environment.distributed() is None
             given: dict[str, Any] = {"rank": 0, "world_size": 1, "store": dist.HashStore()} if alone else {}  # pyright: ignore[reportPrivateImportUsage]
@@ -79,8 +79,8 @@ class GlooWorld(ProcessWorld):
         say_references()
         return cls()
 
-    def _part(self, group: dist.ProcessGroup) -> GlooWorld:
-        return GlooWorld(group)
+    def _part(self, group: dist.ProcessGroup) -> GlooBackend:
+        return GlooBackend(group)
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def arena(self, nbytes: int) -> OwnMemory:
@@ -107,7 +107,7 @@ class GlooWorld(ProcessWorld):
     def limit_waits(self, seconds: float | None) -> None:
         """Nothing: no kernel waits."""
 
-    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> None:
+    def watch_over(self, guard: Reports, doorbells: Callable[[], list[torch.Tensor]]) -> None:
         """Nobody: gloo has timeouts of its own."""
 
     def main_stream(self) -> NoReturn:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 AS = " as "
-"""In a world's name, between that of its ranks and the axes that they are laid out along."""
+"""In a backend's name, between that of its ranks and the axes that they are laid out along."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """What `tilelink.group(axes=…)` gives: axes, the outermost first, with how many ranks along each; and whose ranks, as
-    `World.within` takes them; None: all."""
+    `Backend.within` takes them; None: all."""
 
     axes: tuple[tuple[str, int], ...]
     group: Any = None
@@ -50,11 +50,11 @@ def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
     return Grid(tuple(axes.items()), group)
 
 
-def laid_out(world: W, topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> W:
-    """The world with its ranks along axes: the same memory, streams and meetings.
+def laid_out(backend: W, topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> W:
+    """The backend with its ranks along axes: the same memory, streams and meetings.
 
     Args:
-        topology: the world's own.
+        topology: the backend's own.
         reach: how the ranks of a line reach one another.
 
     Raises:
@@ -75,18 +75,18 @@ def laid_out(world: W, topology: Topology, grid: Grid, reach: Callable[[tuple[in
         )
         for a in plain.axes
     )
-    made: Any = copy.copy(world)
+    made: Any = copy.copy(backend)
     made.topology = replace(plain, axes=axes)
     return made
 
 
 def suffix(topology: Topology) -> str:
-    """What a laid-out world's name ends in; nothing where the ranks have no axes."""
+    """What a laid-out backend's name ends in; nothing where the ranks have no axes."""
     return AS + ",".join(f"{a.name}={a.size}" for a in topology.axes) if topology.axes else ""
 
 
 def parsed(name: str) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """The name of a world's ranks, and the axes that it ends in."""
+    """The name of a backend's ranks, and the axes that it ends in."""
     base, _, tail = name.partition(AS)
     pairs = (word.partition("=") for word in tail.split(",") if "=" in word)
     return base, tuple((axis, int(size)) for axis, _, size in pairs)

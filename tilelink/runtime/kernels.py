@@ -98,7 +98,7 @@ def resident_workers(compiled: Any) -> int:
     multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     if torch.version.hip:
         return multiprocessors  # one each is certain, since it could be loaded
-    from tilelink.runtime.peer import driver  # here: the simulated world loads kernels too, and has no driver
+    from tilelink.runtime.peer import driver  # here: the simulated backend loads kernels too, and has no driver
 
     metadata = compiled.metadata
     threads = metadata.num_warps * metadata.target.warp_size
@@ -174,7 +174,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lines of tile programs that Triton does not accept: what it says, at the user's line, in either kind of world.
+# Lines of tile programs that Triton does not accept: what it says, at the user's line, in either kind of backend.
 #
 # A tile program's values are Triton's, and so is what may be done with them: shapes, dtypes, operators. Where kernels are
 # compiled, Triton says so by a `CompilationError`; where they are interpreted, by whatever its own functions raise.

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from tilelink.errors import Loc, TilelinkError, whole_line
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import grid_of
 from tilelink.runtime.memory import NAMES
 from tilelink.runtime.session import Session, current, in_rank, require, using
-from tilelink.runtime.world import World
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated import Observer, Policy
@@ -35,7 +35,7 @@ log = logging.getLogger("tilelink")
 @cache
 def say_simulated() -> None:
     """Once per process."""
-    log.warning("no GPU and no torchrun: running in the simulated world (every rank in this process, on the CPU)")
+    log.warning("no GPU and no torchrun: running in the simulated backend (every rank in this process, on the CPU)")
 
 
 def simulated(
@@ -54,7 +54,7 @@ def simulated(
     nodes: int = 1,
     axes: Mapping[str, int] | None = None,
 ) -> list[T]:
-    """Run `main` once for every rank of a simulated world; its results by rank.
+    """Run `main` once for every rank of a simulated run; its results by rank.
 
     Args:
         seed: of the order in which simulated streams and workers go on.
@@ -91,8 +91,8 @@ def simulated(
     _require("races", races, isinstance(races, (bool, Observer)), "True, False or an observer")
     seconds, checked = _checks(watchdog, debug, environment.watchdog, environment.debug)
 
-    def body(world: World) -> T:
-        with using(along(Session(world, seconds, checked), axes)), without_processes():
+    def body(backend: Backend) -> T:
+        with using(along(Session(backend, seconds, checked), axes)), without_processes():
             return main()
 
     return simulate(
@@ -132,7 +132,7 @@ def launch(
             lie along the last. Operators with these axes may be called, and those of one axis, along all ranks.
         watchdog: seconds that a wait of a kernel may take before it is reported; default: TILELINK_WATCHDOG.
         debug: whether calls are checked on the host and on the device; default: TILELINK_DEBUG.
-        options: those of the simulated world: `seed`, `straggler`, `policy`, `races`, `delayed_stores`, `device`, `nodes`,
+        options: those of the simulated backend: `seed`, `straggler`, `policy`, `races`, `delayed_stores`, `device`, `nodes`,
             `recorder`.
 
     Returns:
@@ -219,12 +219,12 @@ def check_ranks(ranks: Any) -> None:
 
 
 def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options: Any) -> list[T]:
-    """Call once per rank with that rank's argument of each list, in a simulated world of as many ranks."""
+    """Call once per rank with that rank's argument of each list, in a simulated ranks, as many ranks."""
     count = listed(arguments)
     say_simulated()
 
     def main() -> T:
-        me = require().world.rank
+        me = require().backend.rank
         return call(*[a[me] for a in arguments])
 
     return simulated(main, count, **options)
@@ -243,7 +243,7 @@ def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None 
     Raises:
         TilelinkError: TL454, that is no list of ranks, each once; TL455, this rank is not among them; TL457, these are no axes.
     """
-    count = require().world.ranks
+    count = require().backend.ranks
     members = list(ranks) if isinstance(ranks, Iterable) else []
     known = bool(members) and all(_whole(r) and 0 <= r < count for r in members)
     if ranks is not None and (not known or len(set(members)) < len(members)):
@@ -253,20 +253,20 @@ def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None 
             why=f"a group is some of the {count} ranks here, each of them once",
             hint=f"name numbers from 0 to {count - 1}: tilelink.group([0, 1])",
         )
-    found = None if ranks is None else require().world.among(sorted(members))
+    found = None if ranks is None else require().backend.among(sorted(members))
     if axes is not None:
         return grid_of(axes, found)
-    return require().world.among(range(count)) if found is None else found
+    return require().backend.among(range(count)) if found is None else found
 
 
 def rank(group: Any = None) -> int:
     """This process's or simulated rank; in a group, its number there."""
-    return require().of(group).world.rank
+    return require().of(group).backend.rank
 
 
 def ranks(group: Any = None) -> int:
     """The number of ranks, of a group if one is given."""
-    return require().of(group).world.ranks
+    return require().of(group).backend.ranks
 
 
 def check() -> None:
@@ -285,7 +285,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype = torch.bfloat16, grou
     """Memory for an argument that peers read: operators take it in place instead of copying it to a slot first.
 
     Collective: every rank asks for the same shape, in the same order. A call that reads it in place ends when all
-    peers have read it. It is freed with the process (in the simulated world: with the run).
+    peers have read it. It is freed with the process (in the simulated backend: with the run).
 
     Args:
         shape: elements per axis, one by one or as one sequence.

@@ -1,4 +1,4 @@
-"""Workspaces: an operator's slots, words and counters, per world and capacity."""
+"""Workspaces: an operator's slots, flags and counters, per backend and capacity."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.low_latency import DATA
+from tilelink.ir.ll_protocol import DATA
 from tilelink.ir.plan import COPIES, Buffer, Plan, StepPlan
-from tilelink.runtime.world import Arena, World
+from tilelink.runtime.backend import Arena, Backend
 
 DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -49,36 +49,36 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     for b in plan.buffers:
         if b.space == "device" or b.shared:
             out += _slots(plan, b)
-    for slot in ((s, k) for s in plan.steps if s.behind for k in range(plan.schedule.slots)):
-        out += _tickets(plan, *slot)
-    for slot in ((c, k) for c in plan.channels if c.tensor not in plan.low_latency for k in range(plan.schedule.slots)):
-        out += _words(plan, *slot)
+    for slot in ((s, k) for s in plan.steps if s.deferred for k in range(plan.schedule.slots)):
+        out += _work_indices(plan, *slot)
+    for slot in ((c, k) for c in plan.channels if c.tensor not in plan.ll for k in range(plan.schedule.slots)):
+        out += _flags(plan, *slot)
     return tuple(out)
 
 
 def _slots(plan: Plan, b: Buffer) -> list[Region]:
     name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
-    if b.tensor in plan.low_latency:
+    if b.tensor in plan.ll:
         # Memory of its own: what other calls leave behind could read like the number of this one.
         name, nbytes = f"{b.tensor}.ll", nbytes // DATA * WORD
     return [Region(f"{name}/{k}", nbytes, b.shared) for k in range(b.slots)]
 
 
-def _tickets(plan: Plan, step: StepPlan, slot: int) -> list[Region]:
+def _work_indices(plan: Plan, step: StepPlan, slot: int) -> list[Region]:
     """Of a step whose tiles come behind its host's."""
     own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))  # of the rank that has most
     made = Region(f"{step.path}.made/{slot}", WORD * max(1, own), False)
-    return [made, Region(f"{step.path}.tickets/{slot}", WORD, False)]
+    return [made, Region(f"{step.path}.work_indices/{slot}", WORD, False)]
 
 
-def _words(plan: Plan, c: Channel, slot: int) -> list[Region]:
-    kinds = {"words": c.scope == "sys", "due": False} if not c.counted else {}
-    if plan.brief:
+def _flags(plan: Plan, c: Channel, slot: int) -> list[Region]:
+    kinds = {"flags": c.scope == "sys", "expected": False} if not c.counted else {}
+    if plan.epoch_signalled:
         # Numbers of calls, which calls that count notifies must not find among their counts.
-        kinds = {"flags": True}
-    kinds |= {"bells": False} if c.bells else {}
+        kinds = {"epoch_flags": True}
+    kinds |= {"doorbells": False} if c.doorbells else {}
     kinds |= {"counts": False} if c.joined is not None else {}
-    nbytes = WORD * max(1, int(F.evaluate(c.words, plan.env(0))))
+    nbytes = WORD * max(1, int(F.evaluate(c.flags, plan.env(0))))
     return [Region(f"{c.name}.{kind}/{slot}", nbytes, symmetric) for kind, symmetric in kinds.items()]
 
 
@@ -122,7 +122,7 @@ class Workspace:
             call takes its credits.
     """
 
-    world: World
+    backend: Backend
     capacity: dict[str, Region]
     arena: Arena
     device: torch.Tensor
@@ -135,16 +135,16 @@ class Workspace:
     """What captured calls were made with: their kernels read its memory in every replay."""
 
     @staticmethod
-    def allocate(world: World, wanted: tuple[Region, ...]) -> Workspace:
+    def allocate(backend: Backend, wanted: tuple[Region, ...]) -> Workspace:
         """Collective."""
         offsets: dict[str, int] = {}
         total = {True: 0, False: 0}
         for r in wanted:
             offsets[r.name] = total[r.symmetric]
             total[r.symmetric] += _aligned(r.nbytes)
-        arena = world.arena(max(total[True], ALIGN))
-        device = world.zeros(max(total[False], ALIGN), torch.uint8)
-        return Workspace(world, {r.name: r for r in wanted}, arena, device, offsets)
+        arena = backend.arena(max(total[True], ALIGN))
+        device = backend.zeros(max(total[False], ALIGN), torch.uint8)
+        return Workspace(backend, {r.name: r for r in wanted}, arena, device, offsets)
 
     def fits(self, wanted: tuple[Region, ...]) -> bool:
         return all(
@@ -170,9 +170,9 @@ class Workspace:
         self.captured = True
         self.replayed.add(prepared)
 
-    def bells(self) -> list[torch.Tensor]:
-        """The words that streams of this rank wait for."""
-        names = [n for n in self.capacity if ".bells/" in n]
+    def doorbells(self) -> list[torch.Tensor]:
+        """The flags that streams of this rank wait for."""
+        names = [n for n in self.capacity if ".doorbells/" in n]
         return [self.view(n, torch.int64, self.capacity[n].nbytes // 8) for n in names]
 
     def close(self) -> None:

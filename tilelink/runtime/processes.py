@@ -104,7 +104,7 @@ def board(group: dist.ProcessGroup) -> dist.Store | None:  # pyright: ignore[rep
     return dist.PrefixStore(f"tilelink/{group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 
-class ProcessWorld(ABC):
+class ProcessBackend(ABC):
     """One rank of a process group; ranks are the group's.
 
     Args:
@@ -136,7 +136,7 @@ class ProcessWorld(ABC):
         return named(name)
 
     def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
-        """A process group of some of this world's ranks, which alone need to call this; of all others it knows nothing.
+        """A process group of some of this backend's ranks, which alone need to call this; of all others it knows nothing.
 
         Raises:
             TilelinkError: TL455, this rank is not among them.
@@ -144,7 +144,7 @@ class ProcessWorld(ABC):
         return part(ranks, self.group)
 
     def within(self, group: Any) -> Any:
-        """The world of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension.
+        """The backend of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension.
 
         Collective over the group.
 
@@ -159,7 +159,7 @@ class ProcessWorld(ABC):
         return grid_of_mesh(group, self.members)
 
     def laid_out(self, grid: Grid) -> Self:
-        """This world with its ranks along several axes, the last one of neighbours.
+        """This backend with its ranks along several axes, the last one of neighbours.
 
         Raises:
             TilelinkError: TL457, there are more or fewer ranks.
@@ -180,5 +180,5 @@ class ProcessWorld(ABC):
         return self.topology.reach
 
     @abstractmethod
-    def _part(self, group: dist.ProcessGroup) -> ProcessWorld:
-        """A world of the same kind for the ranks of `group`."""
+    def _part(self, group: dist.ProcessGroup) -> ProcessBackend:
+        """A backend of the same kind for the ranks of `group`."""

@@ -10,7 +10,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.runtime.world import Descriptor
+from tilelink.runtime.backend import Descriptor
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What all ranks must ask alike, or they do not make the same call.
@@ -80,7 +80,7 @@ def _elsewhere(first: Stated, argument: str, here: Place | None, rank: int, ther
 
 
 def _placed(place: Place | None) -> str:
-    """In words."""
+    """In flags."""
     return (
         "in no memory that peers read" if place is None else "at byte {1} of allocation {0} of `empty`".format(*place)
     )
@@ -168,7 +168,7 @@ def _disagreement(one: int, other: int, what: str, hint: str = _EQUAL) -> Tileli
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What every kind of world refuses, in the same words.
+# What every kind of backend refuses, in the same words.
 
 
 def not_in_group(rank: int, members: Sequence[int] = ()) -> TilelinkError:
@@ -235,5 +235,5 @@ def no_kernels() -> TilelinkError:
         "TL475",
         "there are no kernels to trace or to time in processes on the CPU",
         why="operators run their references there, in plain torch",
-        hint="do it on GPUs, or on simulated ranks: TILELINK_WORLD=simulated, and no torchrun",
+        hint="do it on GPUs, or on simulated ranks: TILELINK_BACKEND=simulated, and no torchrun",
     )

@@ -1,4 +1,4 @@
-"""Which world a call runs in, and the workspaces that live there."""
+"""Which backend a call runs in, and the workspaces that live there."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
 from tilelink.runtime import environment
+from tilelink.runtime.backend import Arena, Backend
 from tilelink.runtime.grid import Grid, parsed
+from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import Region, Workspace
-from tilelink.runtime.recent import Recent
 from tilelink.runtime.refusals import Place, compare_memory
 from tilelink.runtime.watchdog import Vigil
-from tilelink.runtime.world import Arena, World
 
 CALLS_KEPT = 256
 """Calls that an operator keeps prepared on a rank: kinds of arguments, which differ in sizes, strides or alignment."""
@@ -30,13 +30,13 @@ CALLS_KEPT = 256
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One rank's world with the workspaces of the operators that ran in it, and the sessions of its sub-groups.
+    """One rank's backend with the workspaces of the operators that ran in it, and the sessions of its sub-groups.
 
     Args:
         watchdog, debug: as of `Vigil`.
     """
 
-    world: World
+    backend: Backend
     watchdog: InitVar[float | None] = None
     debug: InitVar[bool] = False
     workspaces: dict[object, Workspace] = field(default_factory=dict[object, Workspace])
@@ -59,7 +59,7 @@ class Session:
         self.vigil = self._vigil(watchdog, debug)
 
     def _vigil(self, watchdog: float | None, debug: bool) -> Vigil:
-        return Vigil(self.world, watchdog, debug, self._bells, self._forget, self._unprepare)
+        return Vigil(self.backend, watchdog, debug, self._doorbells, self._forget, self._unprepare)
 
     def watch_over(self, watchdog: float | None, debug: bool) -> None:
         """Make the calls from now on so; all ranks alike."""
@@ -79,7 +79,7 @@ class Session:
         Raises:
             TilelinkError: those of `Guard.check`.
         """
-        self.world.drain()
+        self.backend.drain()
         for part in dict.fromkeys((self, *self.groups.values())):
             part.vigil.check()
 
@@ -93,40 +93,40 @@ class Session:
         if group is None:
             return self
         if not isinstance(group, Hashable):
-            self.world.within(group)  # which raises: it is a list of ranks, or the like
-        if group not in self.groups or not self.groups[group].world.alive:
+            self.backend.within(group)  # which raises: it is a list of ranks, or the like
+        if group not in self.groups or not self.groups[group].backend.alive:
             self._forget_ended()
-            grid = group if isinstance(group, Grid) else self.world.grid(group)
-            whole = self.world.within(group) if grid is None else self.of(grid.group).world
-            world = whole if grid is None else whole.laid_out(grid)
-            known = self._known(world.name)
-            self.groups[group] = Session(world, self.vigil.watchdog, self.vigil.debug) if known is None else known
+            grid = group if isinstance(group, Grid) else self.backend.grid(group)
+            whole = self.backend.within(group) if grid is None else self.of(grid.group).backend
+            backend = whole if grid is None else whole.laid_out(grid)
+            known = self._known(backend.name)
+            self.groups[group] = Session(backend, self.vigil.watchdog, self.vigil.debug) if known is None else known
         return self.groups[group]
 
     def named(self, name: str) -> Session:
-        """The session of the group whose world has this name; what `of` has not seen yet is collective over the group.
+        """The session of the group whose backend has this name; what `of` has not seen yet is collective over the group.
 
         Raises:
             TilelinkError: TL456, no group here has it.
         """
         found = self._names.get(name)
-        if found is None or not found.world.alive:
+        if found is None or not found.backend.alive:
             self._forget_ended()
             found = self._names[name] = self._known(name) or self._found(*parsed(name))
         return found
 
     def _forget_ended(self) -> None:
         """Groups that were destroyed: torch gives their names to others."""
-        self.groups = {key: part for key, part in self.groups.items() if part.world.alive}
-        self._names = {name: part for name, part in self._names.items() if part.world.alive}
+        self.groups = {key: part for key, part in self.groups.items() if part.backend.alive}
+        self._names = {name: part for name, part in self._names.items() if part.backend.alive}
 
     def _found(self, name: str, axes: tuple[tuple[str, int], ...]) -> Session:
         """The session of a group by its name, its ranks along axes if there are any."""
-        group = None if axes and self._known(name) is self else self.world.named(name)
+        group = None if axes and self._known(name) is self else self.backend.named(name)
         return self.of(Grid(axes, group) if axes else group)
 
     def _known(self, name: str) -> Session | None:
-        return next((part for part in (self, *self.groups.values()) if part.world.name == name), None)
+        return next((part for part in (self, *self.groups.values()) if part.backend.name == name), None)
 
     def cached(self, key: object) -> Recent[Any]:
         """What the operator keeps for cached calls: always the same object."""
@@ -152,18 +152,18 @@ class Session:
         self.workspaces.pop(key, None)
         if known is not None:
             wanted = known.grown(wanted)
-            self.world.barrier()
+            self.backend.barrier()
             if any(captured for _, captured in asked):
                 self.retired.setdefault(key, []).append(known)
             else:
                 known.close()
-        self.workspaces[key] = Workspace.allocate(self.world, wanted)
+        self.workspaces[key] = Workspace.allocate(self.backend, wanted)
         return self.workspaces[key]
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor in symmetric memory, which peers read in place. Collective; lives as long as the session."""
         count = math.prod(shape)
-        arena = self.world.arena(max(count, 1) * dtype.itemsize)
+        arena = self.backend.arena(max(count, 1) * dtype.itemsize)
         bisect.insort(self.shared, (arena.local.data_ptr(), len(self.shared) + 1, arena))
         return arena.local[: count * dtype.itemsize].view(dtype).view(tuple(shape))
 
@@ -195,7 +195,7 @@ class Session:
         self.cached(key).clear()
         current = self.workspaces.pop(key, None)
         for known in [*self.retired.pop(key, []), *([current] if current is not None else [])]:
-            self.world.barrier()
+            self.backend.barrier()
             known.close()
 
     def _forget(self) -> None:
@@ -208,14 +208,14 @@ class Session:
         for calls in self.prepared.values():
             calls.clear()
 
-    def _bells(self) -> list[torch.Tensor]:
-        """The words that streams of this rank wait for."""
-        return [words for w in list(self.workspaces.values()) if not w.closed for words in w.bells()]
+    def _doorbells(self) -> list[torch.Tensor]:
+        """The flags that streams of this rank wait for."""
+        return [words for w in list(self.workspaces.values()) if not w.closed for words in w.doorbells()]
 
 
 _current: ContextVar[Session | None] = ContextVar("tilelink_session", default=None)
 _of_process: ContextVar[Session | None] = ContextVar("tilelink_process_session", default=None)
-"""The world is chosen once: later calls do not look at the environment again."""
+"""The backend is chosen once: later calls do not look at the environment again."""
 
 
 @contextmanager
@@ -236,11 +236,11 @@ def in_rank() -> bool:
 def current() -> Session | None:
     """The session of this process or simulated rank, if there is one without starting a simulation."""
     found = _current.get() or _of_process.get()
-    if found is not None and found.world.alive:
+    if found is not None and found.backend.alive:
         return found
     if found is not None:
         _end(found)
-    asked = environment.world()
+    asked = environment.backend()
     if asked == "simulated" or not (asked == "gloo" or torch.cuda.is_available() or _in_processes()):
         return None
     session = _process_session()
@@ -253,7 +253,7 @@ def _end(session: Session) -> None:
     session.vigil.stop()
     _of_process.set(None)
     # Another thread may have made the next one already.
-    if _process_session.cache_info().currsize and not _process_session().world.alive:
+    if _process_session.cache_info().currsize and not _process_session().backend.alive:
         _process_session.cache_clear()
 
 
@@ -266,18 +266,18 @@ def _in_processes() -> bool:
 @cache
 def _process_session() -> Session:
     """The session of a process started by torchrun (or alone, on one GPU)."""
-    name = environment.world() or ("peer" if torch.cuda.is_available() else "gloo")
+    name = environment.backend() or ("peer" if torch.cuda.is_available() else "gloo")
     if name == "gloo":
-        from tilelink.runtime.gloo import GlooWorld
+        from tilelink.runtime.gloo import GlooBackend
 
-        return Session(GlooWorld.from_environment(), environment.watchdog(), environment.debug())
+        return Session(GlooBackend.from_environment(), environment.watchdog(), environment.debug())
     if name == "nvshmem":
-        from tilelink.runtime.nvshmem import NvshmemWorld
+        from tilelink.runtime.nvshmem import NvshmemBackend
 
-        return Session(NvshmemWorld.from_environment(), environment.watchdog(), environment.debug())
-    from tilelink.runtime.peer import PeerWorld
+        return Session(NvshmemBackend.from_environment(), environment.watchdog(), environment.debug())
+    from tilelink.runtime.peer import PeerBackend
 
-    return Session(PeerWorld.from_environment(), environment.watchdog(), environment.debug())
+    return Session(PeerBackend.from_environment(), environment.watchdog(), environment.debug())
 
 
 def require() -> Session:

@@ -11,7 +11,7 @@ import torch
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import TraceLayout
 from tilelink.ir.plan import Plan
-from tilelink.runtime.world import Stamp, Stream, World
+from tilelink.runtime.backend import Backend, Stamp, Stream
 
 UNKNOWN = 256
 """Tiles of a worker that there is room for where nobody knows how many there will be; further ones take the last place."""
@@ -19,7 +19,7 @@ UNKNOWN = 256
 
 @dataclass(frozen=True, slots=True)
 class KernelEvents:
-    """`memory`: per worker one word for its multiprocessor, then `layout.slots` words for each of `tiles` tiles, for each
+    """`memory`: per worker one flag for its multiprocessor, then `layout.slots` flags for each of `tiles` tiles, for each
     function that it runs in turn."""
 
     layout: TraceLayout
@@ -28,13 +28,13 @@ class KernelEvents:
     memory: torch.Tensor
 
     @staticmethod
-    def allocate(world: World, plan: Plan, layout: TraceLayout, workers: int) -> KernelEvents:
-        tiles = max(_tiles(world, plan, layout, workers))
-        memory = world.zeros(workers * (1 + layout.turns * tiles * layout.slots), torch.int64)
+    def allocate(backend: Backend, plan: Plan, layout: TraceLayout, workers: int) -> KernelEvents:
+        tiles = max(_tiles(backend, plan, layout, workers))
+        memory = backend.zeros(workers * (1 + layout.turns * tiles * layout.slots), torch.int64)
         return KernelEvents(layout, workers, tiles, memory)
 
 
-def _tiles(world: World, plan: Plan, layout: TraceLayout, workers: int) -> list[int]:
+def _tiles(backend: Backend, plan: Plan, layout: TraceLayout, workers: int) -> list[int]:
     """Per role: the most that one worker takes."""
     left, found = workers, list[int]()
     for role in layout.roles:
@@ -43,7 +43,7 @@ def _tiles(world: World, plan: Plan, layout: TraceLayout, workers: int) -> list[
         if role.total is None:
             found.append(UNKNOWN)
             continue
-        total = int(F.evaluate(role.total, plan.env(world.rank)))
+        total = int(F.evaluate(role.total, plan.env(backend.rank)))
         found.append(max(1, min(total, UNKNOWN) if role.drawn else -(-total // mine)))
     return found
 

@@ -12,9 +12,9 @@ import torch
 from tilelink.device import watch as device
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.kernel import Checks
-from tilelink.runtime.recent import Recent
+from tilelink.runtime.backend import Backend, Watcher
+from tilelink.runtime.lru import Recent
 from tilelink.runtime.refusals import Stated, compare_meetings, compare_stated, reported
-from tilelink.runtime.world import Watcher, World
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A rank's guard: where its kernels report waits that took too long and conditions that do not hold.
@@ -63,14 +63,14 @@ class Guard:
     """One rank's reports.
 
     Args:
-        world: whose kernels report here.
+        backend: whose kernels report here.
         seconds: how long a wait may take; None if only conditions are checked.
     """
 
-    def __init__(self, world: World, seconds: float | None) -> None:
-        self.rank = world.rank
+    def __init__(self, backend: Backend, seconds: float | None) -> None:
+        self.rank = backend.rank
         self.seconds = seconds
-        self._world = world
+        self._backend = backend
         self._lock = threading.Lock()
         self._describe = Recent[Describe](WATCHES_KEPT)
         self._watches = Recent[torch.Tensor](WATCHES_KEPT)
@@ -78,9 +78,9 @@ class Guard:
         self._outside: TilelinkError | None = None
         self._missing: TilelinkError | None = None
         self._taken = False
-        self.memory = world.shared_words(device.WORDS, on_host=True)
-        self._guard = world.shared_words(device.GUARD, on_host=False)
-        # The host polls: numpy reads a word ten times as fast as torch.
+        self.memory = backend.shared_words(device.WORDS, on_host=True)
+        self._guard = backend.shared_words(device.GUARD, on_host=False)
+        # The host polls: numpy reads a flag ten times as fast as torch.
         self._seen = self.memory.numpy()
         self._prepare()
 
@@ -89,7 +89,7 @@ class Guard:
         entries in words."""
         known = self._watches.get(call)
         if known is None:
-            known = self._watches[call] = self._world.zeros(2, torch.int64)
+            known = self._watches[call] = self._backend.zeros(2, torch.int64)
             known.copy_(torch.tensor([self._watched, self._guard.data_ptr()], device="cpu"))
             self._describe[self._watched] = describe
             self._watched += 1
@@ -98,7 +98,7 @@ class Guard:
     # -------------------------------------------------------------------------------------------------------- what is found
     @property
     def calm(self) -> bool:
-        """Whether nothing is wrong and nobody is missing: all that most calls ask, so it reads one word and two fields."""
+        """Whether nothing is wrong and nobody is missing: all that most calls ask, so it reads one flag and two fields."""
         return not self._seen[_FIRST] and self._outside is None and self._missing is None
 
     @property
@@ -172,7 +172,7 @@ class Guard:
     def _prepare(self) -> None:
         limit = FOREVER if self.seconds is None else int(self.seconds * 1e9)
         self._guard.copy_(torch.tensor([limit, 0, 0, self.memory.data_ptr()], device="cpu"))
-        self._world.limit_waits(self.seconds)
+        self._backend.limit_waits(self.seconds)
 
 
 def _forgotten(entry: Entry) -> Finding:
@@ -229,33 +229,33 @@ class Vigil:
     """One rank's part.
 
     Args:
-        world: whose ranks call together.
+        backend: whose ranks call together.
         watchdog: seconds that a wait of a kernel may take; None: for ever.
         debug: whether calls are compared between the ranks, checked on the device, and waited for.
-        bells: gives the words that streams of this rank wait for.
+        doorbells: gives the flags that streams of this rank wait for.
         forget: collective; drops all memory that calls have left in some state.
         unprepare: drops what is kept for calls of known kinds.
     """
 
     def __init__(
         self,
-        world: World,
+        backend: Backend,
         watchdog: float | None,
         debug: bool,
-        bells: Callable[[], list[torch.Tensor]],
+        doorbells: Callable[[], list[torch.Tensor]],
         forget: Callable[[], None],
         unprepare: Callable[[], None],
     ) -> None:
         self.watchdog = watchdog
         self.debug = debug
-        self.guard = Guard(world, watchdog) if watchdog is not None or debug else None
-        self._world = world
+        self.guard = Guard(backend, watchdog) if watchdog is not None or debug else None
+        self._backend = backend
         self._forget = forget
         self._unprepare = unprepare
         self._agreed: set[object] = set()
         self._watcher: Watcher | None = None
         if self.guard is not None and watchdog is not None:
-            self._watcher = world.watch_over(self.guard, bells)
+            self._watcher = backend.watch_over(self.guard, doorbells)
 
     @property
     def checks(self) -> Checks:
@@ -294,11 +294,11 @@ class Vigil:
             TilelinkError: TL452, TL459 they do not, TL471 another rank cannot; `call` itself.
         """
         if isinstance(call, TilelinkError):
-            if self.debug and not self._world.capturing():
+            if self.debug and not self._backend.capturing():
                 self.agree(_CALLS, call.message)
             raise call
         kind = operator, call.shared
-        if kind in self._agreed and (not self.debug or self._world.capturing()):
+        if kind in self._agreed and (not self.debug or self._backend.capturing()):
             return
         said = self.agree(_CALLS, call)
         wrong = next((rank for rank, each in enumerate(said) if not isinstance(each, Stated)), None)
@@ -319,11 +319,11 @@ class Vigil:
         """
         if self.guard is None:
             return
-        if not self.debug or self._world.capturing():
+        if not self.debug or self._backend.capturing():
             if not self.guard.calm:
                 self.guard.check()
             return
-        self._world.drain()
+        self._backend.drain()
         found = self.guard.error()
         said = self.agree("has made its call", None if found is None else (found.code, found.message))
         wrong = next((rank for rank, each in enumerate(said) if each is not None), None)
@@ -347,7 +347,7 @@ class Vigil:
             self.guard.check()
 
     def agree(self, what: str, value: Any) -> list[Any]:
-        """`world.agree`, where some rank may start afresh meanwhile.
+        """`backend.agree`, where some rank may start afresh meanwhile.
 
         Args:
             what: the rank does, as others are to hear of it.
@@ -356,7 +356,7 @@ class Vigil:
         Raises:
             TilelinkError: TL471, it does; TL452, it does something else.
         """
-        said = self._world.agree((what, value))
+        said = self._backend.agree((what, value))
         does = [_does(each) for each in said]
         failed = next((rank for rank, each in enumerate(does) if each == _AFRESH), None)
         if self.guard is not None and failed is not None:
@@ -366,15 +366,15 @@ class Vigil:
         return [each for _, each in said]
 
     def _start_afresh(self, guard: Guard) -> None:
-        """Collective, after an error that every rank has seen: words and slots are as before the first call."""
+        """Collective, after an error that every rank has seen: flags and slots are as before the first call."""
         error = guard.error()
         mine = _AFRESH, error.message if error is not None else ""
         # A rank that was about to allocate learns of the error by this, and comes again.
-        while not all(_does(said) == _AFRESH for said in self._world.agree(mine)):
+        while not all(_does(said) == _AFRESH for said in self._backend.agree(mine)):
             pass
         if self._watcher is not None:
             self._watcher.reset()
-        self._world.barrier()
+        self._backend.barrier()
         self._forget()
         guard.reset()
 

@@ -15,8 +15,8 @@ from typing import Protocol
 import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
+from tilelink.runtime.backend import Reports
 from tilelink.runtime.refusals import reported
-from tilelink.runtime.world import Reports
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which processes of this host are alive.
@@ -69,7 +69,7 @@ def _state(pid: int) -> tuple[str, str]:
 # A thread beside a rank's program: tells the other ranks what its guard reports, hears what they report, sees when one
 # of them has ended, and ends this process when its program does not take the error.
 #
-# Kernels are ended by the guard's stop word, streams that wait for a bell by ringing it. The program gets the error from
+# Kernels are ended by the guard's stop flag, streams that wait for a doorbell by ringing it. The program gets the error from
 # the next call of an operator. If it makes none, because it waits for a rank that will never come, the process ends with
 # `STATUS` as soon as the time limit has passed once more.
 
@@ -90,7 +90,7 @@ class Board(Protocol):
 
 
 class StoreWatcher:
-    """`runtime.world.Watcher` by a thread.
+    """`runtime.backend.Watcher` by a thread.
 
     Args:
         guard: this rank's.

@@ -32,7 +32,7 @@ def register(door: Door) -> torch.library.Library:
         why = door.closed[group_name] if session is None else _shapes(A, [B]) or unserved([A, B], session)
         if why is None and reduce_op not in ("sum", "avg"):
             why = f"tilelink sums and averages, and this is {reduce_op!r}"
-        ranks = 1 if session is None else session.world.ranks
+        ranks = 1 if session is None else session.backend.ranks
         if why is None and (B.shape[1] if dim == A.dim() - 1 else A.shape[dim]) % ranks:
             why = f"{ranks} ranks do not divide the scattered axis"
         if door.count(SCATTER, why) and session is not None:

@@ -15,8 +15,8 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 def unserved(tensors: Sequence[torch.Tensor], session: Session) -> str | None:
     """Why tilelink does not multiply these tensors; None: it does. The same on all ranks, which pass tensors alike."""
-    world = session.world
-    on_cpu = world.only_references or world.topology.world == "simulated"
+    backend = session.backend
+    on_cpu = backend.only_references or backend.topology.backend == "simulated"
     for t in tensors:
         if t.dtype not in DTYPES or t.dtype != tensors[0].dtype:
             kinds = " and ".join(dict.fromkeys(str(each.dtype).removeprefix("torch.") for each in tensors))
@@ -54,7 +54,7 @@ def all_gather_matmul(
         found = ((ops.ag_outer if last else ops.ag_gemm)(rows, weights[0], session=session),)
     else:
         found = ag_products(len(weights), turned=last, keep=return_gathered)(rows, *weights, session=session)
-    ahead = shard.shape[:-1] if last else (session.world.ranks * shard.shape[dim], *_without(shard.shape[:-1], dim))
+    ahead = shard.shape[:-1] if last else (session.backend.ranks * shard.shape[dim], *_without(shard.shape[:-1], dim))
 
     def shaped(matrix: torch.Tensor) -> torch.Tensor:
         return matrix.view(*ahead, matrix.shape[-1]).movedim(0, 0 if last else dim)
@@ -86,10 +86,10 @@ def matmul_reduce_scatter(
         own = ops.gemm_rs(weight.t(), rows.t(), session=session).t().reshape(*whole.shape[:-1], -1)
     else:
         own = ops.gemm_rs(rows, weight, session=session)
-        ahead = (whole.shape[dim] // session.world.ranks, *_without(whole.shape[:-1], dim))
+        ahead = (whole.shape[dim] // session.backend.ranks, *_without(whole.shape[:-1], dim))
         own = own.view(*ahead, weight.shape[1]).movedim(0, dim)
     own = own.contiguous()
-    return own.div_(session.world.ranks) if mean else own
+    return own.div_(session.backend.ranks) if mean else own
 
 
 def _without(shape: Sequence[int], dim: int) -> tuple[int, ...]:

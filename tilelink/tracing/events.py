@@ -10,12 +10,12 @@ from typing import TypeAlias
 from tilelink.ir.host import Launch
 from tilelink.ir.kernel import KernelSource, TraceLayout, TraceRole, TraceSite
 from tilelink.ir.plan import Plan
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.tracing import CallEvents, KernelEvents
-from tilelink.runtime.world import World
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of
 
 _KINDS: dict[str, Kind] = {"wait": "wait", "copy": "communicate", "compute": "compute"}
-AROUND = frozenset({"enter", "ready", "leave"})
+AROUND = frozenset({"call_entry", "ready", "call_exit"})
 """Kernels around a call."""
 Steps: TypeAlias = Mapping[str, tuple[str, Kind]]
 """Emitted function -> its step, and what that does; functions of none set a call up."""
@@ -32,7 +32,7 @@ class _Interval:
     detail: str
 
 
-def lanes_of_events(world: World, plan: Plan, source: KernelSource, events: CallEvents) -> tuple[Lane, ...]:
+def lanes_of_events(backend: Backend, plan: Plan, source: KernelSource, events: CallEvents) -> tuple[Lane, ...]:
     """This rank's lanes, in microseconds of rank 0's clock. Collective.
 
     Kernels and streams are to be done. The kernels around a call belong to the main stream's lane.
@@ -42,7 +42,7 @@ def lanes_of_events(world: World, plan: Plan, source: KernelSource, events: Call
         events: what a call of it has written down on this rank.
     """
     steps: Steps = {function: (path, kind_of(plan, path)) for function, path in source.functions}
-    skew = world.skew()
+    skew = backend.skew()
     streams = {h.kernel: 0 if h.stream == 0 else h.stream + 1 for h in plan.host if isinstance(h, Launch)}
     lanes: list[Lane] = []
     main: list[Span] = []
@@ -52,10 +52,10 @@ def lanes_of_events(world: World, plan: Plan, source: KernelSource, events: Call
             if name in AROUND:
                 main += spans
             elif spans:
-                lanes.append(Lane(world.rank, streams[name], worker, spans, sm))
+                lanes.append(Lane(backend.rank, streams[name], worker, spans, sm))
     if main:
-        lanes.append(Lane(world.rank, 0, None, tuple(sorted(main, key=lambda s: s.begin))))
-    lanes += _stream_lanes(world, events, skew)
+        lanes.append(Lane(backend.rank, 0, None, tuple(sorted(main, key=lambda s: s.begin))))
+    lanes += _stream_lanes(backend, events, skew)
     return tuple(sorted(lanes, key=lambda a: (a.worker is not None, a.stream, a.worker or 0)))
 
 
@@ -139,13 +139,13 @@ def _same(span: Span, interval: _Interval) -> bool:
     return span.kind == interval.kind == "wait" and (span.name, span.detail) == (interval.name, interval.detail)
 
 
-def _stream_lanes(world: World, events: CallEvents, skew: int) -> list[Lane]:
+def _stream_lanes(backend: Backend, events: CallEvents, skew: int) -> list[Lane]:
     stamps = [s for e in events.streams for s in (e.begin, e.end)]
-    times = [(t - skew) / 1000 for t in world.read(stamps)] if stamps else []
+    times = [(t - skew) / 1000 for t in backend.read(stamps)] if stamps else []
     found: dict[int, list[Span]] = {}
     for k, e in enumerate(events.streams):
         kind = _KINDS[e.what]
         span = Span(times[2 * k], times[2 * k + 1], kind, e.path, 0, e.detail)
         if span.end > span.begin:
             found.setdefault(e.stream + 1, []).append(span)
-    return [Lane(world.rank, stream, None, tuple(spans)) for stream, spans in found.items()]
+    return [Lane(backend.rank, stream, None, tuple(spans)) for stream, spans in found.items()]

@@ -17,7 +17,7 @@ KINDS: tuple[Kind, ...] = ("compute", "compute + communicate", "communicate", "w
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Microseconds `begin` to `end`. `line`: of the emitted file, 0 for none. `detail`: word or bytes."""
+    """Microseconds `begin` to `end`. `line`: of the emitted file, 0 for none. `detail`: flag or bytes."""
 
     begin: float
     end: float

@@ -34,19 +34,21 @@ class Trace:
 
     Attributes:
         lanes: by rank, streams before workers.
-        world: `simulated`, where times are simulated ones, `peer` or `nvshmem`.
+        backend: `simulated`, where times are simulated ones, `peer` or `nvshmem`.
         ms: of a traced call, of the slowest rank; `ms_untraced`: of one that is not traced, measured alternately.
     """
 
     title: str
-    world: str
+    backend: str
     lanes: tuple[Lane, ...]
     ms: float
     ms_untraced: float
 
     def __repr__(self) -> str:
         ranks = len({lane.rank for lane in self.lanes})
-        return f"<trace of {self.title}: {ranks} ranks, {len(self.lanes)} lanes, {self.ms:.3g} ms, world {self.world}>"
+        return (
+            f"<trace of {self.title}: {ranks} ranks, {len(self.lanes)} lanes, {self.ms:.3g} ms, backend {self.backend}>"
+        )
 
     @property
     def cost(self) -> float:
@@ -73,7 +75,7 @@ class Trace:
         """Write the timeline as PNG, its folder made if need be."""
         from tilelink.tracing.timeline import timeline_picture  # here: matplotlib takes its time
 
-        simulated = self.world == "simulated"
+        simulated = self.backend == "simulated"
         axis = "simulated time, µs" if simulated else "µs"
         return timeline_picture(
             self.lanes, Path(path), title or self.title, SIMULATED if simulated else MEASURED, axis=axis

@@ -13,7 +13,7 @@ import torch
 from triton.errors import TritonError  # pyright: ignore[reportMissingTypeStubs]
 
 from tilelink.errors import TilelinkError
-from tilelink.runtime.world import World
+from tilelink.runtime.backend import Backend
 
 Runs = Mapping[str, Callable[[], Any]]
 """What is compared, by name; every rank has the same names in the same order."""
@@ -41,13 +41,13 @@ class Times:
         return replace(self, ms=tuple(t / calls for t in self.ms), host_us=tuple(t / calls for t in self.host_us))
 
 
-def attempt(world: World, action: Callable[[], Any]) -> str:
+def attempt(backend: Backend, action: Callable[[], Any]) -> str:
     """Collective: run `action`, and say why it failed on the first rank where it did; empty where it did on none.
 
     What waits for other ranks must not fail on some of them only, or these are waited for: compile in one attempt, run
     in a second one.
     """
-    return next((f"rank {r}: {p}" for r, p in enumerate(world.agree(problem_of(action))) if p), "")
+    return next((f"rank {r}: {p}" for r, p in enumerate(backend.agree(problem_of(action))) if p), "")
 
 
 def problem_of(action: Callable[[], Any]) -> str:
@@ -76,7 +76,7 @@ LEAST = 3
 
 
 def interleaved(
-    world: World,
+    backend: Backend,
     runs: Runs,
     rounds: int,
     fresh: Callable[[], None],
@@ -96,7 +96,7 @@ def interleaved(
     alive: dict[str, float] = {}
     for name, run in runs.items():
         started: list[float] = []
-        problem = attempt(world, lambda run=run, started=started: _warm(world, run, started))
+        problem = attempt(backend, lambda run=run, started=started: _warm(backend, run, started))
         if problem:
             missing[name] = problem
         else:
@@ -105,15 +105,15 @@ def interleaved(
     mine: dict[str, list[Timed]] = {name: [] for name in names}
     begun = time.monotonic()
     for turn in range(rounds):
-        if turn >= LEAST and seconds < math.inf and max(world.agree(time.monotonic() - begun)) > seconds:
+        if turn >= LEAST and seconds < math.inf and max(backend.agree(time.monotonic() - begun)) > seconds:
             break
         fresh()
         for name in names[turn % len(names) :] + names[: turn % len(names)] if names else []:
             host: list[float] = []
-            ms = world.timed(_clocked(runs[name], host), alive[name])
-            mine[name].append((ms, host[-1], world.late))
+            ms = backend.timed(_clocked(runs[name], host), alive[name])
+            mine[name].append((ms, host[-1], backend.late))
         done()
-    everyones = world.agree(mine)
+    everyones = backend.agree(mine)
     return {name: slowest([of_rank[name] for of_rank in everyones]) for name in names}, missing
 
 
@@ -128,11 +128,11 @@ def slowest(ranks: Sequence[Sequence[Timed]]) -> Times:
     return Times(ms, host, sum(any(t[2] for t in each) for each in rounds))
 
 
-def _warm(world: World, run: Callable[[], Any], started: list[float]) -> None:
+def _warm(backend: Backend, run: Callable[[], Any], started: list[float]) -> None:
     """A few times: each slot of a workspace is prepared when it is first used. The last time by the clock."""
-    simulated = world.topology.world == "simulated"
+    simulated = backend.topology.backend == "simulated"
     for _ in range(1 if simulated else 3):
-        world.drain()
+        backend.drain()
         _clocked(run, started)()
     if not simulated:
         torch.cuda.synchronize()  # brings to light what went wrong in a kernel

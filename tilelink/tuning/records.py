@@ -139,17 +139,17 @@ def record_of(schedule: Schedule) -> dict[str, Any] | None:
         found["slots"] = schedule.slots
     if schedule.channels:
         found["channels"] = dict(schedule.channels)
-    if schedule.sequential:
-        found["sequential"] = True
-    if not schedule.low_latency:
-        found["low_latency"] = False
+    if schedule.unfused:
+        found["unfused"] = True
+    if not schedule.ll:
+        found["ll"] = False
     return found
 
 
 def form_of(schedule: Schedule) -> str:
-    """What computes: `sequential` (one library after the other), `library` (one behind waits) or `Triton`."""
-    if schedule.sequential:
-        return "sequential"
+    """What computes: `unfused` (one library after the other), `library` (one behind waits) or `Triton`."""
+    if schedule.unfused:
+        return "unfused"
     return "library" if any(isinstance(p, Library) for _, p in schedule.entries) else "Triton"
 
 

@@ -21,7 +21,7 @@ from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.mapping import placement_of
-from tilelink.runtime.world import World
+from tilelink.runtime.backend import Backend
 from tilelink.tuning.measuring import Times, attempt, interleaved, problem_of
 from tilelink.tuning.records import form_of
 from tilelink.tuning.space import Coordinate, Space, changed, coordinates
@@ -69,8 +69,8 @@ class Candidate(Protocol):
 class Report:
     """What a search has found. `ms`: medians, of the slowest rank, of those that ran; `failed`: why the others did not.
 
-    `final`: of the finalists and of `SEQUENTIAL`, interleaved. `estimated_away`, `out_of_time`: how many were not tried.
-    `plain_may_win`: whether the plain form is more than a comparison.
+    `final`: of the finalists and of `UNFUSED`, interleaved. `estimated_away`, `out_of_time`: how many were not tried.
+    `plain_may_win`: whether the unfused form is more than a comparison.
     """
 
     best: Schedule
@@ -88,21 +88,21 @@ class Report:
 
     @property
     def sequential_ms(self) -> float | None:
-        return self.final[SEQUENTIAL].median if SEQUENTIAL in self.final else None
+        return self.final[UNFUSED].median if UNFUSED in self.final else None
 
     @property
     def winner(self) -> Schedule:
-        """The best, or the plain form where that is faster and may win."""
+        """The best, or the unfused form where that is faster and may win."""
         plain = self.sequential_ms if self.plain_may_win else None
-        return Schedule(sequential=True) if plain is not None and plain < self.best_ms else self.best
+        return Schedule(unfused=True) if plain is not None and plain < self.best_ms else self.best
 
     @property
     def won(self) -> str:
-        """Which form won: `sequential`, `library` or `Triton`."""
+        """Which form won: `unfused`, `library` or `Triton`."""
         return form_of(self.winner)
 
 
-SEQUENTIAL = "sequential"
+UNFUSED = "unfused"
 
 
 @dataclass(slots=True)
@@ -110,20 +110,20 @@ class Search:
     """One search, on one rank.
 
     Args:
-        plan: of the operator as it comes.
+        plan: of the operator by default.
         start: its schedule.
         space: placements by step.
         make: a candidate of a schedule.
         lowered: what a schedule makes of the operator; raises TilelinkError. On this rank alone.
         same: whether a result is right.
-        reference: the plain form; None where there is none.
+        reference: the unfused form; None where there is none.
         plain_may_win: whether calls can run it, captured ones too.
         free: bytes of memory that candidates may take, on this rank.
         budget: seconds.
         slots: numbers of slots to try.
     """
 
-    world: World
+    backend: Backend
     plan: Plan
     start: Schedule
     space: Space
@@ -145,7 +145,7 @@ class Search:
             TilelinkError: what is wrong with the operator's own schedule; TL460, some candidate does not end.
         """
         report = Report(complete(self.plan, self.start), self.plain_may_win)
-        with _bar(self.world, self.plan.wiring.name) as advance:
+        with _bar(self.backend, self.plan.wiring.name) as advance:
             self._measure([report.best], report, advance)
             if report.best in report.failed:
                 raise TilelinkError(
@@ -182,7 +182,7 @@ class Search:
         limit = HOPELESS * min(us for us in (self._estimated(report.best), *costs.values()) if us)
         good = sorted((s for s in new if costs[s] <= limit), key=lambda s: costs[s])
         report.estimated_away += len(new) - len(good)
-        size = max(1, 2 * self.world.ranks)
+        size = max(1, 2 * self.backend.ranks)
         for at in range(0, len(good), size):
             if self._late():
                 report.out_of_time += len(good) - at
@@ -207,10 +207,10 @@ class Search:
                 report.failed[schedule] = problem
             else:
                 alive[schedule] = candidate
-        for candidate in list(alive.values())[self.world.rank :: self.world.ranks]:
+        for candidate in list(alive.values())[self.backend.rank :: self.backend.ranks]:
             problem_of(candidate.compile)  # a share each: what is compiled lies on disk, for all ranks of a machine
-        self.world.agree(None)
-        told = self.world.agree([problem_of(c.compile) for c in alive.values()])
+        self.backend.agree(None)
+        told = self.backend.agree([problem_of(c.compile) for c in alive.values()])
         for k, schedule in enumerate(list(alive)):
             problem = next((f"rank {r}: {p[k]}" for r, p in enumerate(told) if p[k]), "")
             if problem:
@@ -223,17 +223,17 @@ class Search:
 
     def _prepared(self, candidate: Candidate) -> str:
         """Legal on every rank, with memory for it on every rank; then it is allocated."""
-        problem = attempt(self.world, candidate.legal)
+        problem = attempt(self.backend, candidate.legal)
         if problem:
             return problem
-        if not all(self.world.agree(candidate.needs() <= self.free())):
+        if not all(self.backend.agree(candidate.needs() <= self.free())):
             return "not enough memory"
-        return attempt(self.world, candidate.allocate)
+        return attempt(self.backend, candidate.allocate)
 
     def wrong(self, schedule: Schedule) -> str:
         """Collective: why a schedule does not run or has a wrong result; empty where it is right."""
         candidate = self.make(schedule)
-        problem = self._prepared(candidate) or attempt(self.world, candidate.compile) or self._wrong(candidate)
+        problem = self._prepared(candidate) or attempt(self.backend, candidate.compile) or self._wrong(candidate)
         candidate.close()
         return problem
 
@@ -242,25 +242,25 @@ class Search:
             if not self.same(candidate.checked()):
                 raise TilelinkError("TL463", "a wrong result")
 
-        return attempt(self.world, checked)
+        return attempt(self.backend, checked)
 
     def _timed(self, schedule: Schedule, candidate: Candidate, report: Report) -> None:
         problem = self._wrong(candidate)
         if problem:
             report.failed[schedule] = problem
             return
-        times = [max(self.world.agree(self.world.timed(candidate.run))) for _ in range(QUICK)]
+        times = [max(self.backend.agree(self.backend.timed(candidate.run))) for _ in range(QUICK)]
         report.ms[schedule] = sorted(times)[len(times) // 2]
 
     def _decide(self, report: Report) -> None:
-        """The best few again, interleaved with one another and with the plain form."""
+        """The best few again, interleaved with one another and with the unfused form."""
         ranked = sorted(report.ms, key=lambda s: report.ms[s])[:FINALISTS]
         candidates = {f"schedule {k + 1}": self.make(s) for k, s in enumerate(ranked)}
         report.finalists = dict(zip(candidates, ranked, strict=True))
         runs: dict[str, Callable[[], Any]] = {name: c.run for name, c in candidates.items()}
         if self.reference is not None:
-            runs[SEQUENTIAL] = self.reference
-        report.final, missing = interleaved(self.world, runs, self.rounds, lambda: None)
+            runs[UNFUSED] = self.reference
+        report.final, missing = interleaved(self.backend, runs, self.rounds, lambda: None)
         for candidate in candidates.values():
             candidate.close()
         left = [n for n in candidates if n in report.final]
@@ -269,21 +269,21 @@ class Search:
         report.best = report.finalists[min(left, key=lambda n: report.final[n].median)]
 
     def _late(self) -> bool:
-        return max(self.world.agree(time.monotonic() - self._begun)) > self.budget
+        return max(self.backend.agree(time.monotonic() - self._begun)) > self.budget
 
 
 def complete(plan: Plan, schedule: Schedule) -> Schedule:
     """The schedule with a placement for every step, also for those that the planner places by itself and those that an
     inlined operator brings along."""
     own = {s.path: placement_of(s.step, plan.wiring, plan.topology, schedule, dict(plan.sizes)) for s in plan.steps}
-    return replace(schedule.merged(own), sequential=False)
+    return replace(schedule.merged(own), unfused=False)
 
 
 @contextmanager
-def _bar(world: World, name: str) -> Generator[Callable[[int, int], None]]:
+def _bar(backend: Backend, name: str) -> Generator[Callable[[int, int], None]]:
     """On rank 0's terminal: how many candidates have been measured, and how many cannot run."""
     console = Console(stderr=True)
-    quiet = world.rank != 0 or not console.is_terminal
+    quiet = backend.rank != 0 or not console.is_terminal
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         task = progress.add_task(f"tuning {name}", total=None)

@@ -13,7 +13,7 @@ from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Place
 from tilelink.mapping import placement_of
 from tilelink.mapping.libraries import called, unsuitable, walked
 from tilelink.runtime.functions import function_of
-from tilelink.tuning.nearby import apart, around
+from tilelink.tuning.neighbours import apart, around
 
 Space = Mapping[str, tuple[Placement, ...]]
 """Placements by step path."""
@@ -27,7 +27,7 @@ TILES = (
 GROUPS = ("group 8", "group 4", "group 16", "row")
 ACCUMULATOR = 128
 """Registers of a thread that the accumulator may take."""
-PIECES = (32, 64, 128, 256)
+SUBTILES = (32, 64, 128, 256)
 """Columns that a fused computation takes at a time."""
 STREAMS = (1, 2, 3)
 """Side streams of a copy engine; of a library function the first two."""
@@ -44,7 +44,7 @@ def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
     """What each step of the operator may be placed on.
 
     Args:
-        plan: of the operator as it comes; says what its steps are, and what it already chose for them.
+        plan: of the operator by default; says what its steps are, and what it already chose for them.
     """
     return {s.path: tuple(dict.fromkeys(_options(plan, s))) for s in plan.steps}
 
@@ -62,8 +62,8 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
         if isinstance(kernel, Sms) and not set(dims) <= {d for d, _ in kernel.tile}:
             return [*runs, *around(plan, step, kernel, (2, 3, 4))]
         return _matmuls(plan, step, own)
-    pieces = [(), *(((dims[-1], size),) for size in PIECES if len(dims) > 1)]
-    hosts = [Fused(h, p) for h in makers(plan, step, through=True) for p in pieces]
+    subtiles = [(), *(((dims[-1], size),) for size in SUBTILES if len(dims) > 1)]
+    hosts = [Fused(h, p) for h in makers(plan, step, through=True) for p in subtiles]
     if isinstance(own, Sms):
         return [*around(plan, step, own), *hosts]
     sizes = ((16, 512, 8), (32, 256, 4), (64, 256, 8))
@@ -71,7 +71,7 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
 
 
 def makers(plan: Plan, step: StepPlan, *, through: bool = False) -> list[str]:
-    """The computing steps whose results a step takes; `through`: also those that movements bring to it."""
+    """The computing steps whose results a step takes; `through`: also those that copy programs bring to it."""
     found: list[str] = []
     for tensor in step.step.takes:
         for producer in plan.wiring.producers(tensor):
@@ -84,7 +84,7 @@ def makers(plan: Plan, step: StepPlan, *, through: bool = False) -> list[str]:
 
 
 def _given(plan: Plan, step: StepPlan) -> list[Placement]:
-    """A movement of arguments: what is there from the beginning."""
+    """A copy program of arguments: what is there from the beginning."""
     dim, part = _leading(plan, step)
     chunks = [(), *(((dim, size),) for size in _powers(part)[1:] if dim)]
     pinned = step.pinned
@@ -99,7 +99,7 @@ def _given(plan: Plan, step: StepPlan) -> list[Placement]:
 
 
 def _made(plan: Plan, step: StepPlan) -> list[Placement]:
-    """A movement of what another step makes."""
+    """A copy program of what another step makes."""
     dim, part = _leading(plan, step)
     found: list[Placement] = [Fused(h) for h in makers(plan, step)]
     chunks = [((dim, size),) for size in _powers(part) if dim]
@@ -176,7 +176,7 @@ def _tile(dims: list[str], sizes: tuple[int, int]) -> tuple[tuple[str, int], ...
 
 
 def _leading(plan: Plan, step: StepPlan) -> tuple[str, int]:
-    """The first dimension that a movement may cut, and the elements of it that one rank has."""
+    """The first dimension that a copy program may cut, and the elements of it that one rank has."""
     for g in step.grid:
         if not g.unit and g.dim.isidentifier():
             size = int(F.evaluate(g.size, plan.env(0)))
@@ -190,7 +190,7 @@ def _part(plan: Plan, step: StepPlan, size: int) -> int:
 
 
 def _split(plan: Plan, step: StepPlan, dim: str) -> bool:
-    """Whether the ranks of a line hold parts of a dimension, on one side of the movement or the other."""
+    """Whether the ranks of a line hold parts of a dimension, on one side of the copy program or the other."""
     return any(
         v.dim == dim and v.axis is not None and plan.wiring.tensor(b.tensor).axes[v.axis].over == step.axis
         for b in step.step.bindings

@@ -25,12 +25,12 @@ it says something about its own bucket only."""
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a schedule was measured for. `gpu` is the device's name, `world` that of the ranks' memory."""
+    """What a schedule was measured for. `gpu` is the device's name, `backend` that of the ranks' memory."""
 
     operator: str
     signature: str
     gpu: str
-    world: str
+    backend: str
     ranks: int
     dtypes: tuple[str, ...]
     sizes: tuple[tuple[str, int], ...]
@@ -42,8 +42,8 @@ class Problem:
 
     def comparable(self, other: Problem) -> bool:
         """Equal in all but sizes."""
-        mine = (self.operator, self.signature, self.gpu, self.world, self.ranks, self.dtypes)
-        theirs = (other.operator, other.signature, other.gpu, other.world, other.ranks, other.dtypes)
+        mine = (self.operator, self.signature, self.gpu, self.backend, self.ranks, self.dtypes)
+        theirs = (other.operator, other.signature, other.gpu, other.backend, other.ranks, other.dtypes)
         return mine == theirs and [n for n, _ in self.sizes] == [n for n, _ in other.sizes]
 
     def alike(self, other: Problem) -> bool:
@@ -58,17 +58,17 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A measured schedule. `measured`: when and with what, in words; `ms_sequential`: of the plain form, if measured."""
+    """A measured schedule. `measured`: when and with what, in words; `ms_unfused`: of the unfused form, if measured."""
 
     problem: Problem
     schedule: Schedule
     ms: float
-    ms_sequential: float | None
+    ms_unfused: float | None
     measured: str
 
     @property
     def won(self) -> str:
-        """Which form: `sequential`, `library` or `Triton`."""
+        """Which form: `unfused`, `library` or `Triton`."""
         return form_of(self.schedule)
 
     def record(self) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ class Entry:
             return None
         problem = asdict(self.problem) | {"sizes": dict(self.problem.sizes), "dtypes": list(self.problem.dtypes)}
         times: dict[str, Any] = {"won": self.won}
-        times |= {"ms": self.ms, "ms_sequential": self.ms_sequential, "measured": self.measured}
+        times |= {"ms": self.ms, "ms_unfused": self.ms_unfused, "measured": self.measured}
         return {"problem": problem, "schedule": schedule, **times}
 
     @staticmethod
@@ -162,7 +162,7 @@ class DiskCache:
         Raises:
             TilelinkError: TL402, TL403.
         """
-        bucket = [self.versions, problem.operator, problem.signature, problem.gpu, problem.world, problem.ranks]
+        bucket = [self.versions, problem.operator, problem.signature, problem.gpu, problem.backend, problem.ranks]
         key = [*bucket, problem.dtypes, problem.bucket]
         name = re.sub(r"\W", "_", problem.operator.partition(" ")[0])
         return cache.directory("tuned") / f"{name}-{_digest(key)[:16]}.json"

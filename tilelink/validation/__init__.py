@@ -2,7 +2,7 @@
 
 Takes: a lowered plan, and the file that was emitted from it, loaded.
 Gives: `Validation`: what was compared, what the file leaves out and why it may, and what differs.
-Knows: the lowered plan's ops, addresses of a workspace, the simulated world's observer.
+Knows: the lowered plan's ops, addresses of a workspace, the simulated backend's observer.
 Never knows: how a file is emitted, or why a plan is right.
 """
 
@@ -15,7 +15,7 @@ import torch
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.topology import Device
 from tilelink.runtime.call import Loaded
-from tilelink.validation.comparing import Comparison
+from tilelink.validation.comparison import Comparison
 from tilelink.validation.expanding import opaque
 from tilelink.validation.report import Difference, Validation
 from tilelink.validation.running import Run, run

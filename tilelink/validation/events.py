@@ -28,7 +28,7 @@ class Event:
     """Something that the emitted file has done. `at`: its number in the run. `name`, `rank`: the flags or the buffer, and whose;
     `slot`: of those that calls take in turn; `index`: the elements, as an array, or the flag. `value`: what an await expects,
     or what a flag is after a signal; `before`: before. `wide`: for the whole system, not for one GPU; `ordered`: it acquires,
-    or releases. `how`: by threads, a bulk copy, words of the LL protocol, a bell, atomics."""
+    or releases. `how`: by threads, a bulk copy, words of the LL protocol, a doorbell, atomics."""
 
     at: int
     kind: Kind
@@ -48,7 +48,7 @@ class Event:
 class Said:
     """Something that the lowered plan says of a tile. `at`: its number there. `data`: what decides whether it happens, or
     how much of it. `amount`: of a signal; None: all arrivals, by the last of the tiles that are counted. `back`: of an await,
-    so many calls ago. `bell`: a stream's. `edges`: of a read or write, from where to where along each axis; `extents`: of the
+    so many calls ago. `doorbell`: a stream's. `edges`: of a read or write, from where to where along each axis; `extents`: of the
     buffer."""
 
     at: int
@@ -60,6 +60,6 @@ class Said:
     data: tuple[Data, ...] = ()
     amount: int | None = 1
     back: int = 0
-    bell: bool = False
+    doorbell: bool = False
     edges: tuple[tuple[int, int], ...] = ()
     extents: tuple[int, ...] = ()

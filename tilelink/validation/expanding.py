@@ -73,7 +73,9 @@ class Expansion:
                 undecided = Data(op.said) if op.test is None and op.by_data is None else op.by_data
                 self._body(op.body, env, _more(data, undecided))
         elif isinstance(op, Await):
-            self._say("await", op.flags, self.rank, number(op.index, env), op.loc, data, back=op.back, bell=op.bell)
+            self._say(
+                "await", op.flags, self.rank, number(op.index, env), op.loc, data, back=op.back, doorbell=op.doorbell
+            )
         elif isinstance(op, Signal):
             amount = None if op.amount is None else number(op.amount, env)
             ranks = self.lowered.topology.line(self.rank, op.along) if op.rank is None else (number(op.rank, env),)

@@ -13,19 +13,20 @@ from tilelink.ir.lowered import STAGE, STATES, Buffer, Lowered
 from tilelink.runtime.memory import DTYPES, WORD, Workspace, extent
 from tilelink.runtime.simulated.agents import Block, Span
 
-Kind: TypeAlias = Literal["flags", "data", "ll", "bells", "counts", "due", "state"]
-"""`flags`: what awaits look at and signals write; `data`: elements; `ll`: elements beside numbers of calls; `bells`: of flags
-that streams wait for; `counts`: of the tiles of a flag whose last one signals; `due`, `state`: what calls keep to themselves."""
+Kind: TypeAlias = Literal["flags", "data", "ll", "doorbells", "counts", "expected", "state"]
+"""`flags`: what awaits look at and signals write; `data`: elements; `ll`: elements beside numbers of calls; `doorbells`: of flags
+that streams wait for; `counts`: of the tiles of a flag whose last one signals; `expected`, `state`: what calls keep to
+themselves."""
 Indices: TypeAlias = Any
 """Numbers of elements, as an array."""
 OWN = {kept: name for name, kept in STATES.items()}
 KINDS: dict[str, Kind] = {
-    "words": "flags",
     "flags": "flags",
-    "bells": "bells",
+    "epoch_flags": "flags",
+    "doorbells": "doorbells",
     "counts": "counts",
-    "due": "due",
-    "tickets": "state",
+    "expected": "expected",
+    "work_indices": "state",
 }
 """What the ends of names of a workspace's regions mean."""
 

@@ -57,7 +57,7 @@ class Recording(Observer):
     _agents: list[Agent] = field(default_factory=list[Agent])
     _polled: dict[int, Atomic] = field(default_factory=dict[int, Atomic])
     _expected: dict[int, int] = field(default_factory=dict[int, int])
-    """By agent, the number of the call that the words it has looked at last are of."""
+    """By agent, the number of the call that the flags it has looked at last are of."""
     _count: int = 0
 
     def attached(self, machine: Machine) -> None:
@@ -89,7 +89,7 @@ class Recording(Observer):
         self.races.store(agent, span, proxy)
 
     def look(self, agent: Agent, span: Span) -> None:
-        self._access(agent, "read", span, "words", value=self._expected.get(id(agent), 0))
+        self._access(agent, "read", span, "flags", value=self._expected.get(id(agent), 0))
         self.races.look(agent, span)
 
     def atomic(self, agent: Agent, atomic: Atomic) -> None:
@@ -149,14 +149,14 @@ class Recording(Observer):
             return
         index, wide = (atomic.address - place.start) // place.size, atomic.scope == "system"
         known = {"flags": "signal", "counts": "count"}
-        bell: Kind = "await" if agent.worker is None and atomic.acquire else "signal"
-        kind: Any = bell if place.kind == "bells" else known.get(place.kind)
+        doorbell: Kind = "await" if agent.worker is None and atomic.acquire else "signal"
+        kind: Any = doorbell if place.kind == "doorbells" else known.get(place.kind)
         if kind is None:
             if place.kind != "state":
                 self._stray(agent, f"changes `{place.name}` atomically")
                 return
             kind = "mark"
-        how = "bell" if place.kind == "bells" else "threads"
+        how = "doorbell" if place.kind == "doorbells" else "threads"
         ordered = atomic.acquire if kind == "await" else atomic.release
         self._add(
             agent, kind, place.name, place.rank, place.slot, index,

@@ -10,11 +10,11 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.topology import Device
+from tilelink.runtime.backend import Call
 from tilelink.runtime.call import Loaded, Slot, prepare, results_on
 from tilelink.runtime.launching import simulated
 from tilelink.runtime.memory import Workspace, regions
 from tilelink.runtime.session import require
-from tilelink.runtime.world import Call
 from tilelink.validation.places import Places
 from tilelink.validation.recording import Recording
 
@@ -52,20 +52,20 @@ def run(
 
     def rank() -> None:
         session = require()
-        world, me = session.world, session.world.rank
+        backend, me = session.backend, session.backend.rank
         space = spaces[me] = session.workspace("validation", regions(plan))
         recording.places.workspace(space, lowered, me)
-        world.barrier()
+        backend.barrier()
         slots: list[Slot] = []
         for call in range(calls):
             tensors = _tensors(recording.places, loaded[me], arguments[me], me)
-            this = Call(tensors, int(takes[call]), world.main_stream())
+            this = Call(tensors, int(takes[call]), backend.main_stream())
             slots = slots or [prepare(loaded[me], space, slot, this) for slot in range(plan.schedule.slots)]
             results[me] += [tensors[name] for name in plan.wiring.results]
             recording.calls[me] = call
             for step in slots[call % plan.schedule.slots].steps:
                 step(this)
-        world.finish()
+        backend.finish()
 
     mesh = {a.name: a.size for a in plan.topology.axes} if plan.topology.axes else None
     error = None

@@ -176,7 +176,7 @@ def changed(plan: Plan, step: StepPlan, program: TileProgram) -> Plan:
     steps = tuple(replace(s, program=program) if s.path == step.path else s for s in plan.wiring.steps)
     wiring = replace(plan.wiring, steps=steps)
     schedule = plan.schedule
-    if step.step.program.movement is not None and program.movement is None:
+    if step.step.program.copy_program is not None and program.copy_program is None:
         schedule = schedule.merged({step.path: _computing(_placement(plan, step))})
     return make_plan(wiring, plan.topology, schedule, dict(plan.sizes), dict(plan.layouts))
 
@@ -186,7 +186,7 @@ def _placement(plan: Plan, step: StepPlan) -> Placement | None:
 
 
 def _computing(placement: Placement | None) -> Placement:
-    """What is no movement any more runs on SMs, and in no direction."""
+    """What is no copy program any more runs on SMs, and in no direction."""
     if isinstance(placement, CopyEngine):
         return Sms(count=2, tile=placement.tile)
     return replace(placement, push=None) if isinstance(placement, Sms) else placement or Sms(count=2)

@@ -22,9 +22,9 @@ from tests.fuzz.programs.memory import Extent, Ranks, Unjudged
 from tests.fuzz.programs.shapes import Shape, read
 from tilelink import Operator, TilelinkError
 from tilelink.ir.topology import Device
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.memory import Region, Workspace
 from tilelink.runtime.simulated import Policy
-from tilelink.runtime.world import World
 
 Tensors = list[torch.Tensor]
 
@@ -252,12 +252,12 @@ def poisoned() -> Iterator[None]:
     """What the workspace has for tensors begins as NaN, or -1: nobody may read what nobody has written."""
     allocate = Workspace.allocate
 
-    def made(world: World, wanted: tuple[Region, ...]) -> Workspace:
-        found = allocate(world, wanted)
+    def made(backend: Backend, wanted: tuple[Region, ...]) -> Workspace:
+        found = allocate(backend, wanted)
         for r in wanted:
             if "/" in r.name and "." not in r.name:
                 found.view(r.name, torch.uint8, r.nbytes).fill_(255)
-        world.barrier()
+        backend.barrier()
         return found
 
     with patch.object(Workspace, "allocate", staticmethod(made)):

@@ -188,7 +188,7 @@ MOVES: dict[str, tuple[str, str, bool]] = {
 """Kind, or what is done: signature, what it gives, and whether it is usually pulled."""
 
 
-def movement(w: Writing) -> None:
+def copy_program(w: Writing) -> None:
     rng = w.rng
     ways = [k for k, source in (("split", "split"), ("split", "split"), ("cols", "cols"), ("whole", "whole"), ("slice", "whole"),
                                 ("to heads", "split"), ("to rows", "cols")) if w.of(source)]  # fmt: skip
@@ -424,7 +424,7 @@ PIECES: dict[Callable[[Writing], None], tuple[float, tuple[tuple[str, ...], ...]
     pointwise: (5, (("split", "whole", "cols"),)),
     walked: (1, (("split", "whole", "cols"),)),
     product: (3, (("split", "whole"), ("weight",))),
-    movement: (5, (("split", "whole", "cols"),)),
+    copy_program: (5, (("split", "whole", "cols"),)),
     kept: (1, (("parts", "slices", "whole", "split"),)),
     pushed: (2, (("whole", "split"),)),
     summed: (5, (("parts", "slices"),)),

@@ -75,7 +75,7 @@ def text_of(w: Writing, signature: str, arguments: int, results: list[Value], ax
     head = ", ".join([*(f"x{k}" for k in range(arguments)), *(["*", *constants] if constants else [])])
     body = [*w.body, f"return {', '.join(v.name for v in results)}"]
     placed = ", ".join(f"{path!r}: {p}" for path, how in w.steps if (p := _placement(rng, w, path, how)))
-    more = rng.choice(["", "", "", ", slots=1", ", slots=3", ", low_latency=False"])
+    more = rng.choice(["", "", "", ", slots=1", ", slots=3", ", ll=False"])
     schedule = f"op = made.schedule({{{placed}}}{more})"
     lines = ["import tilelink", "import tilelink.language as tl", *w.programs, "", "", f'@tilelink.operator("{signature}"{axes})',
              f"def made({head}):", *indented(body), "", "", schedule, ""]  # fmt: skip
@@ -104,8 +104,8 @@ def _placement(rng: random.Random, w: Writing, path: str, how: str) -> str:
         size = rng.choice(["", 'M="M/R"', f"M={rng.choice([1, 2, 3, 4])}"])
         return f'tilelink.library("torch.mm"{size and ", "}{size})'
     if hosts and kind < 0.12:
-        behind = rng.choice(["", ", behind=True", ", behind=False", f", N={rng.choice([1, 2])}"])
-        return f'tilelink.fused("{hosts[-1]}"{behind})'
+        deferred = rng.choice(["", ", deferred=True", ", deferred=False", f", N={rng.choice([1, 2])}"])
+        return f'tilelink.fused("{hosts[-1]}"{deferred})'
     more = rng.choice(["", "", "", ", own_kernel=True", f', joins="{hosts[-1]}"' if hosts else ""])
     count = rng.choice(["", "", "2, "]) if "joins" not in more else ""
     return f"tilelink.sms({count}{', '.join(sizes)}, order={order}{more})"

@@ -9,7 +9,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention as attend
 
 import tilelink
-from tilelink.bench.contest import COMM, OURS, SEQUENTIAL, Contest, Place, Roles, Sizes, Variants
+from tilelink.bench.contest import COMM, OURS, UNFUSED, Contest, Place, Roles, Sizes, Variants
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.ops import ag_attention
 from tilelink.ops.attention import exponent, flash, placed, tiles
@@ -30,7 +30,7 @@ def attention(q: Any, keys: Any, values: Any, *, causal: bool) -> Any:
 def alone(operator: Operator) -> Operator:
     """What computes in `operator`, with its own placement."""
     own = operator.schedules.get("flash")
-    return attention.schedule({} if own is None else {"flash": own}, sequential=False)
+    return attention.schedule({} if own is None else {"flash": own}, unfused=False)
 
 
 def shapes(ranks: int) -> list[BenchCase]:
@@ -41,14 +41,14 @@ def shapes(ranks: int) -> list[BenchCase]:
 
 
 def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
-    """S positions of all ranks, h heads, g of keys, of D elements; `causal`: 0 or 1. `SEQUENTIAL`: NCCL, and then what ours
+    """S positions of all ranks, h heads, g of keys, of D elements; `causal`: 0 or 1. `UNFUSED`: NCCL, and then what ours
     computes with."""
     s, h, g, d, causal = (sizes[n] for n in ("S", "h", "g", "D", "causal"))
     each, mine = place.part(s)
-    end = min(s, each * place.world.rank + mine)
+    end = min(s, each * place.backend.rank + mine)
     q, padded = place.random(mine, h, d), [place.random(each, g, d) for _ in range(2)]
-    whole = [place.random(place.world.ranks * each, g, d) for _ in range(2)]
-    found = Contest(inputs=[q, *padded, *whole], roles=Roles(LONE, baseline=(SEQUENTIAL, SDPA_AFTER)))
+    whole = [place.random(place.backend.ranks * each, g, d) for _ in range(2)]
+    found = Contest(inputs=[q, *padded, *whole], roles=Roles(LONE, baseline=(UNFUSED, SDPA_AFTER)))
     kernel = {} if place.simulated else {KERNEL: ours[OURS].schedule(flash=tiles(d))}
     for name, op in {**ours, **kernel}.items():
         found.enter(name, op, (q, *(t[:mine] for t in padded)), S=s, causal=bool(causal))
@@ -69,7 +69,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     found.add(LONE, ours_alone)
     found.add(COMM, gather, library=True)
-    found.add(SEQUENTIAL, lambda: (gather(), ours_alone())[1], lambda: (gather(), ours_alone())[1], library=True)
+    found.add(UNFUSED, lambda: (gather(), ours_alone())[1], lambda: (gather(), ours_alone())[1], library=True)
     if causal and g != h:
         found.missing |= dict.fromkeys((SDPA, SDPA_AFTER), "torch masks no grouped heads from the lower right")
         return found

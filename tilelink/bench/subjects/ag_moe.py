@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from tilelink.bench.contest import COMM, SEQUENTIAL, Contest, Place, Roles, Sizes, Variants
+from tilelink.bench.contest import COMM, UNFUSED, Contest, Place, Roles, Sizes, Variants
 from tilelink.bench.subjects.moe import GROUPED, Routing, grouped, tables, ungrouped
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.bench.workloads import MOES
 from tilelink.ops import ag_moe
 
-ROUTED = "sequential with routing"
+ROUTED = "unfused with routing"
 
 
 def shapes(ranks: int) -> list[BenchCase]:
@@ -23,16 +23,16 @@ def shapes(ranks: int) -> list[BenchCase]:
 
 
 def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
-    """T tokens of H, which choose k of e experts with I columns, all global. `SEQUENTIAL` has the tables for nothing, as if
+    """T tokens of H, which choose k of e experts with I columns, all global. `UNFUSED` has the tables for nothing, as if
     the router made them; `ROUTED` makes them, as ours does."""
     t, h, k, e = (sizes[d] for d in ("T", "H", "k", "e"))
     each, mine = place.part(t)
-    first = each * place.world.rank
+    first = each * place.backend.rank
     columns = place.part(sizes["I"])[1]
     padded, weight = place.random(each, h), place.random(e, h, columns)
-    rows, routing = place.random(place.world.ranks * each, h), Routing.of(place, sizes)
+    rows, routing = place.random(place.backend.ranks * each, h), Routing.of(place, sizes)
     choice = place.empty(each, k, dtype=torch.int32)
-    everyone = place.empty(place.world.ranks * each, k, dtype=torch.int32)
+    everyone = place.empty(place.backend.ranks * each, k, dtype=torch.int32)
     made = [torch.empty_like(x) for x in (routing.order, routing.start, routing.slot)]
 
     def redraw() -> None:
@@ -44,12 +44,12 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     for name, op in ours.items():
         found.enter(name, op, (padded[:mine], choice[:mine], weight), T=t, I=sizes["I"])
     if ungrouped():
-        found.missing |= dict.fromkeys((GROUPED, SEQUENTIAL, ROUTED), ungrouped())
+        found.missing |= dict.fromkeys((GROUPED, UNFUSED, ROUTED), ungrouped())
         return found
     lib, picked = place.libraries, place.random(t * k, h)
     found.inputs.append(picked)
 
-    def sequential() -> tuple[torch.Tensor, ...]:
+    def unfused() -> tuple[torch.Tensor, ...]:
         lib.all_gather(rows, padded)
         hidden = grouped(rows.index_select(0, routing.order), weight, routing.start)
         return hidden, routing.start, routing.slot
@@ -63,7 +63,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     found.add(GROUPED, lambda: grouped(picked, weight, routing.start), library=True)
     found.add(COMM, lambda: lib.all_gather(rows, padded), library=True)
-    found.add(SEQUENTIAL, sequential, sequential, library=True)
+    found.add(UNFUSED, unfused, unfused, library=True)
     found.add(ROUTED, routed, routed, library=True)
     return found
 

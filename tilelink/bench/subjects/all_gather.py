@@ -18,7 +18,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     """M rows of N, of all ranks together."""
     m, n = sizes["M"], sizes["N"]
     each, mine = place.part(m)
-    out = place.empty(place.world.ranks * each, n)
+    out = place.empty(place.backend.ranks * each, n)
     inputs = rotated(place, 2 * m * n, each, n)
     return against_nccl(ours, inputs, out, place.libraries.all_gather, lambda: out[:m], mine, M=m)
 

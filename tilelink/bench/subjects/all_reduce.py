@@ -40,7 +40,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         found.enter(name, op, turns)
         for form in FORMS:
             if form != "one_shot" or nbytes <= MOST:
-                found.enter(f"{name}, {form}", op.schedule(sequential=False), turns, form=form)
+                found.enter(f"{name}, {form}", op.schedule(unfused=False), turns, form=form)
     lib = place.libraries
 
     def nccl() -> torch.Tensor:
@@ -69,7 +69,7 @@ def _torch(found: Contest, place: Place, xs: Sequence[torch.Tensor], sizes: Size
             buffers.append(_SymmetricMemory.empty_strided_p2p((x.numel(),), (1,), x.dtype, x.device))
             found.kept.append(_SymmetricMemory.rendezvous(buffers[-1], place.group))
 
-    missing = attempt(place.world, allocate)
+    missing = attempt(place.backend, allocate)
     if missing:
         found.missing |= dict.fromkeys(TORCH, missing)
         return
@@ -87,12 +87,12 @@ def _torch(found: Contest, place: Place, xs: Sequence[torch.Tensor], sizes: Size
 def _unsupported(place: Place, sizes: Sizes) -> str:
     if place.simulated:
         return NO_GPU
-    if place.world.ranks == 1:
+    if place.backend.ranks == 1:
         return "one rank"
-    if place.world.topology.reach != "peer":
+    if place.backend.topology.reach != "peer":
         return "ranks that do not reach one another"
-    if sizes["M"] * sizes["N"] % (8 * place.world.ranks):
-        return f"parts of {place.world.ranks} ranks are no multiples of 16 bytes"
+    if sizes["M"] * sizes["N"] % (8 * place.backend.ranks):
+        return f"parts of {place.backend.ranks} ranks are no multiples of 16 bytes"
     return ""
 
 

@@ -17,7 +17,7 @@ def shapes(ranks: int) -> list[BenchCase]:
 def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     """M rows of N on every rank, equal parts for all."""
     m, n = sizes["M"], sizes["N"]
-    ranks, out = place.world.ranks, place.empty(m, n)
+    ranks, out = place.backend.ranks, place.empty(m, n)
     inputs, uneven = rotated(place, 2 * m * n, m, n), f"{m} rows are not a multiple of {ranks}" if m % ranks else ""
     return against_nccl(ours, inputs, out, place.libraries.all_to_all, lambda: out.view(ranks, -1, n), m, uneven)
 

@@ -25,7 +25,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     """T tokens of all ranks, of H, each of which goes to k of so many experts, which give it back as it is; `capacity` rows
     of an expert for each rank. The baseline packs what it sends, and drops nothing."""
     t, h, k, experts, capacity = (sizes[n] for n in ("T", "H", "k", "experts", "capacity"))
-    mine, ranks, lib = place.part(t)[1], place.world.ranks, place.libraries
+    mine, ranks, lib = place.part(t)[1], place.backend.ranks, place.libraries
     back_given: dict[str, Any] = {"experts": experts, "T": t}
     x, score = place.random(mine, h), place.empty(mine, k, dtype=torch.float32)
     choice = place.empty(mine, k, dtype=torch.int32)
@@ -38,7 +38,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         score.uniform_()
 
     redraw()
-    roles = Roles(gemm="", comm="", sequential="", baseline=(BASELINE,))
+    roles = Roles(gemm="", comm="", unfused="", baseline=(BASELINE,))
     found = Contest(inputs=[x], redraws=[redraw], roles=roles, graphed=1)
 
     def overlapped() -> tuple[torch.Tensor, ...]:

@@ -29,14 +29,14 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     q, lengths = place.empty(b, g, heads, d), place.empty(b, dtype=torch.int32).fill_(s)
     parts = [place.random(b, mine, g, d) for _ in range(2)]
     whole = [place.random(b, s, g, d) for _ in range(2)]
-    generator, lib, ranks = place.alike(), place.libraries, place.world.ranks
+    generator, lib, ranks = place.alike(), place.libraries, place.backend.ranks
 
     def redraw() -> None:
         q.normal_(generator=generator)
 
     redraw()
     tried = SPLITS[:1] if place.simulated else SPLITS
-    roles = Roles(gemm="", comm="", sequential="", baseline=tuple(_named(LONE, n) for n in SPLITS))
+    roles = Roles(gemm="", comm="", unfused="", baseline=tuple(_named(LONE, n) for n in SPLITS))
     found = Contest(inputs=[*parts, *whole], redraws=[redraw], roles=roles, graphed=4)
     for name, op in ours.items():
         for splits in tried:
@@ -51,7 +51,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
             lib.all_gather(gathered, padded)
             all_of_it.copy_(gathered[:s].transpose(0, 1))
 
-    alone, me = flash_decode.schedule(sequential=False), place.world.among([place.world.rank])
+    alone, me = flash_decode.schedule(unfused=False), place.backend.among([place.backend.rank])
     found.used.append(alone)
 
     def one_rank(splits: int) -> Any:

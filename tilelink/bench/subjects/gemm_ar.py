@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tilelink.bench.contest import COMM, GEMM, SEQUENTIAL, Contest, Place, Sizes, Variants
+from tilelink.bench.contest import COMM, GEMM, UNFUSED, Contest, Place, Sizes, Variants
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.bench.workloads import MLPS
 from tilelink.ops import gemm_ar
@@ -32,16 +32,16 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         for form in FORMS:
             if form == "one_shot" and out.nbytes > AT_ONCE:
                 continue  # it writes the whole to every rank
-            found.enter(f"{name}, {form}", op.schedule(sequential=False), (x, weight), K=sizes["K"], form=form)
+            found.enter(f"{name}, {form}", op.schedule(unfused=False), (x, weight), K=sizes["K"], form=form)
 
-    def sequential() -> torch.Tensor:
+    def unfused() -> torch.Tensor:
         torch.mm(x, weight, out=out)
         lib.all_reduce(out)
         return out
 
     found.add(GEMM, lambda: torch.mm(x, weight, out=out), library=True)
     found.add(COMM, lambda: lib.all_reduce(out), library=True)
-    found.add(SEQUENTIAL, sequential, sequential, library=True)
+    found.add(UNFUSED, unfused, unfused, library=True)
     return found
 
 

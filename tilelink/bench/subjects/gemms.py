@@ -15,8 +15,8 @@ from tilelink.bench.contest import (
     NO_GPU,
     OURS,
     OWN_COMM,
-    SEQUENTIAL,
     TRITON,
+    UNFUSED,
     Contest,
     Place,
     Run,
@@ -36,7 +36,7 @@ def ag_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     each, mine = place.part(m)
     padded = place.random(each, k)
     x, weight = padded[:mine], place.random(k, n)
-    rows, out = place.random(place.world.ranks * each, k), place.empty(m, n)
+    rows, out = place.random(place.backend.ranks * each, k), place.empty(m, n)
     contest = Contest(inputs=[padded, weight, rows], outputs=[out])
     for name, op in ours.items():
         contest.enter(name, op, (x, weight), M=m)
@@ -49,11 +49,11 @@ def ag_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     contest.add(GEMM, lambda: torch.mm(rows[:m], weight, out=out))
     contest.add(COMM, lambda: dist.all_gather_into_tensor(rows, padded))
 
-    def sequential() -> torch.Tensor:
+    def unfused() -> torch.Tensor:
         dist.all_gather_into_tensor(rows, padded)
         return torch.mm(rows[:m], weight, out=out)
 
-    contest.add(SEQUENTIAL, sequential, sequential)
+    contest.add(UNFUSED, unfused, unfused)
     _async_tp(
         contest,
         place,
@@ -69,7 +69,7 @@ def rs_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     m, n, k = sizes["M"], sizes["N"], place.part(sizes["K"])[1]
     each, mine = place.part(m)
     x, weight = place.random(m, k), place.random(k, n)
-    partial, summed = place.random(place.world.ranks * each, n), place.empty(each, n)
+    partial, summed = place.random(place.backend.ranks * each, n), place.empty(each, n)
     contest = Contest(inputs=[x, weight, partial], outputs=[summed])
     for name, op in ours.items():
         contest.enter(name, op, (x, weight), K=sizes["K"])
@@ -83,12 +83,12 @@ def rs_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     contest.add(GEMM, lambda: torch.mm(x, weight, out=partial[:m]))
     contest.add(COMM, lambda: dist.reduce_scatter_tensor(summed, partial))
 
-    def sequential() -> torch.Tensor:
+    def unfused() -> torch.Tensor:
         torch.mm(x, weight, out=partial[:m])
         dist.reduce_scatter_tensor(summed, partial)
         return summed[:mine]
 
-    contest.add(SEQUENTIAL, sequential, sequential)
+    contest.add(UNFUSED, unfused, unfused)
     _async_tp(
         contest,
         place,
@@ -102,17 +102,17 @@ def _simulated(contest: Contest, first: Run, second: Callable[[Any], Any]) -> No
     """What stands in for cuBLAS and NCCL where there are none: our own halves, one after the other."""
     contest.missing |= dict.fromkeys((GEMM, COMM, ASYNC_TP), NO_GPU)
     contest.add(OWN_COMM, first)
-    contest.add(SEQUENTIAL, lambda: second(first()), lambda: second(first()))
+    contest.add(UNFUSED, lambda: second(first()), lambda: second(first()))
 
 
 def _async_tp(
     contest: Contest, place: Place, m: int, run: Callable[[str], Any], reads: Callable[[Any], Any] = same
 ) -> None:
     """PyTorch's asynchronous tensor parallelism, where this torch has it and can split the rows."""
-    if m % place.world.ranks:
-        contest.missing[ASYNC_TP] = f"{m} rows are not a multiple of {place.world.ranks}"
+    if m % place.backend.ranks:
+        contest.missing[ASYNC_TP] = f"{m} rows are not a multiple of {place.backend.ranks}"
         return
-    if place.world.ranks == 1:
+    if place.backend.ranks == 1:
         contest.missing[ASYNC_TP] = "one rank"
         return
     try:

@@ -15,8 +15,8 @@ from tilelink.bench.contest import (
     GEMM,
     NO_GPU,
     OWN_COMM,
-    SEQUENTIAL,
     TRITON,
+    UNFUSED,
     Contest,
     Place,
     Sizes,
@@ -52,14 +52,14 @@ def swiglu(both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     """M tokens, H hidden, I intermediate, all global. The operators' own schedules; `ours` names only the contest."""
-    m, h, i = sizes["M"], sizes["H"], sizes["I"] // place.world.ranks
+    m, h, i = sizes["M"], sizes["H"], sizes["I"] // place.backend.ranks
     each, mine = place.part(m)
     padded, first, second = place.random(each, h), place.random(h, 2 * i), place.random(i, h)
-    x, rows = padded[:mine], place.random(place.world.ranks * each, h)
+    x, rows = padded[:mine], place.random(place.backend.ranks * each, h)
     both, active = place.random(m, 2 * i), place.random(m, i)
-    partial, summed = place.random(place.world.ranks * each, h), place.empty(each, h)
+    partial, summed = place.random(place.backend.ranks * each, h), place.empty(each, h)
     contest = Contest(inputs=[padded, first, second, rows, partial], outputs=[both, active, summed])
-    whole = i * place.world.ranks
+    whole = i * place.backend.ranks
 
     def overlapped() -> Any:
         return gemm_rs(swiglu(ag_gemm(x, first, M=m), active), second, K=whole)
@@ -81,7 +81,7 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
             up = lone_up(all_gather(x, M=m), first, out=both)
             return reduce_scatter(lone_down(swiglu(up, active), second, out=partial[:m]), M=m)
 
-        contest.add(SEQUENTIAL, in_turn, in_turn)
+        contest.add(UNFUSED, in_turn, in_turn)
         contest.add(OWN_COMM, lambda: (all_gather(x, M=m), reduce_scatter(partial[:m], M=m)))
         contest.missing |= dict.fromkeys((GEMM, COMM), NO_GPU)
         return contest
@@ -95,13 +95,13 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     contest.add(GEMM, lambda: without_communication(torch.mm, torch.mm))
     contest.add(COMM, lambda: (gather(), scatter()))
 
-    def sequential() -> torch.Tensor:
+    def unfused() -> torch.Tensor:
         gather()
         without_communication(torch.mm, torch.mm)
         scatter()
         return summed[:mine]
 
-    contest.add(SEQUENTIAL, sequential, sequential)
+    contest.add(UNFUSED, unfused, unfused)
     return contest
 
 

@@ -32,7 +32,7 @@ class Routing:
         choice, order, start, slot = (
             place.empty(*shape, dtype=torch.int32) for shape in ((t, k), (t * k,), (e + 1,), (t, k))
         )
-        made = Routing(choice, order, start, slot, place.alike(), place.part(t)[0] * place.world.rank)
+        made = Routing(choice, order, start, slot, place.alike(), place.part(t)[0] * place.backend.rank)
         made.draw()
         return made
 

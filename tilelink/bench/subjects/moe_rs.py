@@ -8,13 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from tilelink.bench.contest import COMM, SEQUENTIAL, Contest, Place, Roles, Sizes, Variants
+from tilelink.bench.contest import COMM, UNFUSED, Contest, Place, Roles, Sizes, Variants
 from tilelink.bench.subjects.moe import GROUPED, Routing, grouped, ungrouped
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.bench.workloads import MOES
 from tilelink.ops import moe_rs
 
-FUSED_SUM = "sequential, sum in one kernel"
+FUSED_SUM = "unfused, sum in one kernel"
 BLOCK = 1024
 
 
@@ -60,7 +60,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     each, mine = place.part(t)
     columns = place.part(sizes["I"])[1]
     hidden, weight = place.random(t * k, columns), place.random(e, columns, h)
-    partial, summed = place.random(place.world.ranks * each, h), place.empty(each, h)
+    partial, summed = place.random(place.backend.ranks * each, h), place.empty(each, h)
     routing, generator = Routing.of(place, sizes), place.alike()
     score = place.empty(t, k, dtype=torch.float32)
 
@@ -75,7 +75,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     for name, op in ours.items():
         found.enter(name, op, (hidden, routing.start, routing.slot, weight, score), I=sizes["I"])
     if ungrouped():
-        found.missing |= dict.fromkeys((GROUPED, SEQUENTIAL, FUSED_SUM), ungrouped())
+        found.missing |= dict.fromkeys((GROUPED, UNFUSED, FUSED_SUM), ungrouped())
         return found
     lib = place.libraries
 
@@ -86,7 +86,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     found.add(GROUPED, lambda: grouped(hidden, weight, routing.start), library=True)
     found.add(COMM, lambda: lib.reduce_scatter(summed, partial), library=True)
-    found.add(SEQUENTIAL, lambda: after(sum_by_torch), lambda: after(sum_by_torch), library=True)
+    found.add(UNFUSED, lambda: after(sum_by_torch), lambda: after(sum_by_torch), library=True)
     found.add(FUSED_SUM, lambda: after(sum_in_one_kernel), lambda: after(sum_in_one_kernel), library=True)
     return found
 

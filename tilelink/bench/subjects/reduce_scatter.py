@@ -19,7 +19,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     m, n = sizes["M"], sizes["N"]
     each, mine = place.part(m)
     out = place.empty(each, n)
-    inputs = rotated(place, 2 * m * n, place.world.ranks * each, n)
+    inputs = rotated(place, 2 * m * n, place.backend.ranks * each, n)
     return against_nccl(ours, inputs, out, place.libraries.reduce_scatter, lambda: out[:mine], m)
 
 

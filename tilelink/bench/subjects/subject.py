@@ -27,7 +27,7 @@ class Subject:
     shapes: Callable[[int], Sequence[BenchCase]]
     contest: Callable[[Place, Sizes, Variants], Contest]
     small: dict[str, int]
-    """A case that the simulated world gets through in seconds."""
+    """A case that the simulated backend gets through in seconds."""
     against: str
     rows: str = ""
     """The size that is a number of tokens; "": none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.ir.host import MAIN, Enter
+from tilelink.ir.host import MAIN, CallEntry
 from tilelink.ir.lowered import STAGE, Buffer, Lowered
 from tilelink.ir.plan import Buffer as Memory
 from tilelink.ir.plan import Plan
@@ -20,7 +20,7 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
         for b in plan.buffers
         if b.stage is not None
     ]
-    kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
+    kernels = next((h.kernels for h in plan.host if isinstance(h, CallEntry)), ())
     dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.axes))
     return Lowered(
         name=plan.wiring.name,
@@ -36,7 +36,7 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
         loc=plan.wiring.loc,
         parts=tuple(call.parts),
         entry=kernels[0] if kernels else "",
-        exit=kernels[-1] if kernels and not plan.brief else "",
+        exit=kernels[-1] if kernels and not plan.epoch_signalled else "",
     )
 
 

@@ -64,12 +64,12 @@ class Call:
 
     def _step(self, h: H.HostStep) -> None:
         heads, plan = self.heads, self.plan
-        if isinstance(h, H.Enter):
-            self._host("enter", self._enter())
+        if isinstance(h, H.CallEntry):
+            self._host("call_entry", self._call_entry())
         elif isinstance(h, H.Stage):
             self._host(h.executor, (*(self._staged(t) for t in h.tensors), self._tell(READY)))
-        elif isinstance(h, H.Leave):
-            self._host("leave", (self._tell(LEFT), For("pe", RANKS, (Await(LEFT, Sym("pe")),))))
+        elif isinstance(h, H.CallExit):
+            self._host("call_exit", (self._tell(LEFT), For("pe", RANKS, (Await(LEFT, Sym("pe")),))))
         elif isinstance(h, H.Fork):
             heads[h.stream] = (*heads.get(h.stream, ()), *heads[H.MAIN])
         elif isinstance(h, H.Join):
@@ -114,7 +114,7 @@ class Call:
         body, lets = _ops(frame), [*frame.lets]
         deferred: list[StepPlan] = []
         for epilogue in (plan.step(f) for f in step.fused):
-            if epilogue.behind:
+            if epilogue.deferred:
                 body = (*body, *self._made(step, epilogue))
                 deferred.append(epilogue)
                 continue
@@ -152,7 +152,7 @@ class Call:
         self.flags[name] = Flags(name, RANKS, style="epoch")
         return Signal(name, RANK, None, RANK_AXIS)
 
-    def _enter(self) -> tuple[Op, ...]:
+    def _call_entry(self) -> tuple[Op, ...]:
         """Tell all; take the credits: who has entered the call behind the one that used the slots has left that one."""
         told = self._tell(ENTERED)
         if all(c.implied_by is not None for c in self.plan.credits):
@@ -173,13 +173,13 @@ def _ops(frame: Frame) -> tuple[Op, ...]:
     program = frame.step.step.program
     if is_raw(program):
         return (Opaque(frame.step.step.loc),)
-    return copied(frame) if program.movement is not None else Body(frame).ops(program.body)
+    return copied(frame) if program.copy_program is not None else Body(frame).ops(program.body)
 
 
 def _subtiles(frame: Frame) -> tuple[Op, ...]:
     said = f"a program that runs for the tiles of `{frame.step.into}`, into which it is fused"
     body = under(frame.tests, _ops(frame), said)
-    return body if frame.step.pieces == 1 or not body else (For(frame.piece, F.of(frame.step.pieces), body),)
+    return body if frame.step.subtiles == 1 or not body else (For(frame.subtile, F.of(frame.step.subtiles), body),)
 
 
 def _tiles(frame: Frame, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]) -> Tiles:

@@ -27,8 +27,8 @@ def copied(
         kept: without waits of the stream: the host's sequence has put it where it is.
     """
     step, program = frame.step, frame.step.step.program
-    assert program.movement is not None
-    source, destination = program.movement.source, program.movement.destination
+    assert program.copy_program is not None
+    source, destination = program.copy_program.source, program.copy_program.destination
     wait = next((op for op in walk(program.body) if isinstance(op, Wait)), None)
     notify = next((op for op in walk(program.body) if isinstance(op, Notify)), None)
     loc = next(op.loc for op in walk(program.body) if isinstance(op, Move | Store))
@@ -93,10 +93,10 @@ Tables: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
 def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool, kept: bool = False) -> Tiles:
     """What the streams of a copy program do in a call, tile by tile; where everything is there on entry, one rank gets all of
     its tiles before the next gets any. `tables`: takes up the order in which it does, where no formula says it."""
-    step, movement = frame.step, frame.step.step.program.movement
-    assert movement is not None
+    step, copy_program = frame.step, frame.step.step.program.copy_program
+    assert copy_program is not None
     at_once = step.push and not any(s.path == step.path and s.action == "await" for s in frame.plan.signals)
-    owner = frame.owner(movement.destination, frame.index(movement.destination, None))
+    owner = frame.owner(copy_program.destination, frame.index(copy_program.destination, None))
     to_all = at_once and owner is None
     target = Sym("pe") if to_all else None
     body = under(frame.tests, copied(frame, own=own, others=others, target=target, kept=kept))

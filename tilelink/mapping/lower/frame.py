@@ -69,9 +69,9 @@ class Frame:
                     found = replace(found, begin=found.begin - first, end=found.end - first)
             elif step.own_rows and v.axis is not None and v.axis == tensor.owned:
                 self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), step.rank))
-            if step.pieces > 1 and a == len(step.grid) - 1:
-                found = self._piece(found, g)
-            name = str(a) if step.step.program.movement is not None else g.var
+            if step.subtiles > 1 and a == len(step.grid) - 1:
+                found = self._subtile(found, g)
+            name = str(a) if step.step.program.copy_program is not None else g.var
             if name is not None:
                 self.tiles[name] = found
             if g.var is not None and (v.unit or g.kind == "own"):
@@ -79,7 +79,7 @@ class Frame:
 
     def _tiles_by_name(self, tensor: TensorDecl, view: tuple[ViewAxis, ...]) -> None:
         for a, (g, v) in enumerate(zip(self.step.grid, view, strict=True)):
-            name = str(a) if self.step.step.program.movement is not None else g.var
+            name = str(a) if self.step.step.program.copy_program is not None else g.var
             if name is None:
                 continue
             found = self.tiles[name] = self.tile_by_name(g, name)
@@ -131,16 +131,16 @@ class Frame:
         return found
 
     @property
-    def piece(self) -> str:
+    def subtile(self) -> str:
         """The variable of the loop over a fused step's subtiles."""
-        return self.unique("piece")
+        return self.unique("subtile")
 
-    def _piece(self, tile: Interval, g: GridAxis) -> Interval:
-        width = (g.tile or 0) // self.step.pieces
-        first = tile.begin + Sym(self.piece) * width
+    def _subtile(self, tile: Interval, g: GridAxis) -> Interval:
+        width = (g.tile or 0) // self.step.subtiles
+        first = tile.begin + Sym(self.subtile) * width
         end = F.minimum(first + width, tile.end)
         self.tests.append(F.binary("<", first, end))
-        return replace(tile, begin=first, end=end, pieces=self.step.pieces)
+        return replace(tile, begin=first, end=end, subtiles=self.step.subtiles)
 
     def tile(self, g: GridAxis, index: Formula, name: str, lets: list[tuple[str, Formula]]) -> Interval:
         """A tile of a partition; where it takes some work to say where it begins and ends, these get names."""
@@ -188,7 +188,7 @@ class Frame:
     def index(self, param: str, index: Index | None) -> Entries:
         """Each axis of the view with its entry; the tiles of a copy program are known by their position."""
         view = self.step.step.binding(param).view
-        if self.step.step.program.movement is not None:
+        if self.step.step.program.copy_program is not None:
             return [(v, OfTile(str(k))) for k, v in enumerate(view)]
         found = entries(self.step.step, param, index)
         if self.walked is not None:
@@ -199,7 +199,7 @@ class Frame:
         """What a function of a library gets along an axis."""
         if not isinstance(e, OfTile) or self.walked is None:
             return Whole()
-        return e if e.var not in self.walked else OfTile(PANEL) if self.step.by_runs else Whole()
+        return e if e.var not in self.walked else OfTile(PANEL) if self.step.by_panels else Whole()
 
     def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:
         tensor = self.tensor(param)
@@ -285,7 +285,7 @@ class Frame:
 
     def owner(self, param: str, index: Entries) -> Formula | None:
         """The coordinate of the rank that holds the tile; None: every rank has its own."""
-        tensor, moves = self.tensor(param), self.step.step.program.movement is not None
+        tensor, moves = self.tensor(param), self.step.step.program.copy_program is not None
         for v, e in index:
             found = self.interval(param, v, e)
             # A vector of positions may lie on several ranks.

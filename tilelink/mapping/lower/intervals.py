@@ -19,9 +19,9 @@ class Interval:
     by_data: Data | None = None
     grid: GridAxis | None = None
     whole: bool = False
-    pieces: int = 1
+    subtiles: int = 1
 
     @property
     def block(self) -> Formula:
         """How many elements a block of it has, those past its end included."""
-        return self.end - self.begin if self.grid is None else self.grid.step // self.pieces
+        return self.end - self.begin if self.grid is None else self.grid.step // self.subtiles

@@ -25,7 +25,7 @@ def called(frame: Frame) -> Tiles:
     intervals = [*_intervals(frame, program.body)]
     stored = _lowered(frame, ops, P.Store)
     behind = (*stored, *_lowered(frame, ops, P.Notify))
-    if step.by_runs:
+    if step.by_panels:
         panels = {
             op
             for op in ops
@@ -79,7 +79,7 @@ def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[Interval]:
                 if op.target is not None:
                     frame.names[op.target] = F.substitute(op.at(turn), frame.names)
                 yield from _intervals(frame, op.body)
-        elif isinstance(op, P.Tiles) and frame.step.by_runs:
+        elif isinstance(op, P.Tiles) and frame.step.by_panels:
             size = frame.step.loop(op).size
             low = F.of(0) if op.start is None else frame.value(op.start)
             high = size if op.stop is None else frame.value(op.stop)

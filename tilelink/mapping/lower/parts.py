@@ -22,7 +22,7 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     host = None if step.into is None else plan.step(step.into)
     frame, program = Frame(plan, step, host, by_name=True), step.step.program
     tiles, tests = tuple(_tiles(step) if host is None else _passed(step, host)), tuple(frame.tests)
-    if program.movement is not None:
+    if program.copy_program is not None:
         return Part(step.path, tiles, tests, copied(frame), (), ())
     found, values = tuple(_said(frame, program.body)), tuple(_values(frame, program.body))
     return Part(step.path, tiles, tests, (), found, values, tuple(_walks(frame, program.body)))
@@ -30,7 +30,7 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
 
 def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
     for a, g in enumerate(step.grid):
-        index, var = Sym(f"i{a}"), str(a) if step.step.program.movement is not None else g.var
+        index, var = Sym(f"i{a}"), str(a) if step.step.program.copy_program is not None else g.var
         if var is not None and g.kind == "plain" and g.tile is None:
             yield var, F.of(0), g.size
         elif var is not None:
@@ -41,7 +41,7 @@ def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
 def _passed(step: StepPlan, host: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
     view = step.step.binding(step.domain).view
     for a, (g, v, at) in enumerate(zip(step.grid, view, step.host_axes, strict=True)):
-        var = str(a) if step.step.program.movement is not None else g.var
+        var = str(a) if step.step.program.copy_program is not None else g.var
         if at is None and var is not None:
             yield var, step.rank, step.rank + 1
         elif at is not None:

@@ -126,7 +126,7 @@ class Body:
         read = frame.access(Read, op.param, index, frame.step.rank, op.loc)
         forwarded, alias = frame.registers(op.param, index), frame.alias(op.param)
         if forwarded is not None:
-            behind = under(forwarded, _stored_by_host(frame)) if frame.step.behind else ()
+            behind = under(forwarded, _stored_by_host(frame)) if frame.step.deferred else ()
             return (*unless(forwarded, read), *behind)
         if alias is None:
             return read

@@ -18,16 +18,16 @@ from tilelink.mapping.lower.lanes import Lanes
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
     """The flags of a channel."""
-    if c.tensor in plan.low_latency:
-        return Flags(c.name, c.words, style="data", scope=c.scope)
-    if not c.adds or plan.brief:
-        return Flags(c.name, c.words, style="epoch", scope=c.scope)
+    if c.tensor in plan.ll:
+        return Flags(c.name, c.flags, style="data", scope=c.scope)
+    if not c.adds or plan.epoch_signalled:
+        return Flags(c.name, c.flags, style="epoch", scope=c.scope)
     at = c.indices(Sym("flag"))
     arrivals = c.target if c.guard is None else F.select(c.guard, c.target, 0)
     arrivals = F.substitute(arrivals, {f"c{k}": index for k, index in enumerate(at)})
     if c.counted:
-        return Flags(c.name, c.words, arrivals, "doorbell", c.scope)
-    return Flags(c.name, c.words, arrivals, "count", c.scope, _rung(c, at) if c.bells else None, c.joined)
+        return Flags(c.name, c.flags, arrivals, "doorbell", c.scope)
+    return Flags(c.name, c.flags, arrivals, "count", c.scope, _rung(c, at) if c.doorbells else None, c.joined)
 
 
 def said(frame: Frame, op: Wait | Notify) -> Said | None:
@@ -45,12 +45,12 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
         return (Await(flags, frame.number(frame.step.rank if source is None else source), 0, op.loc),)
     channel = frame.plan.channel(found.channel or "")
     at = frame.step.rank if source is None else source
-    bell = channel.bells and not frame.step.engine.compares and not frame.step.by_runs
+    doorbell = channel.doorbells and not frame.step.engine.compares and not frame.step.by_panels
 
     def await_(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
-        out: tuple[Op, ...] = (Await(channel.name, flag, 0, op.loc, bell),)
-        # Nor does a stream wait for a bell that is not rung.
-        return under([_rung(channel, indices)], out) if bell else out
+        out: tuple[Op, ...] = (Await(channel.name, flag, 0, op.loc, doorbell),)
+        # Nor does a stream wait for a doorbell that is not rung.
+        return under([_rung(channel, indices)], out) if doorbell else out
 
     return _each(frame, channel, op, index, at, await_)
 
@@ -77,7 +77,7 @@ def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) ->
 
 
 def _rung(channel: Channel, indices: tuple[Formula, ...]) -> Formula:
-    """Whether the bell of a flag is rung on its rank."""
+    """Whether the doorbell of a flag is rung on its rank."""
     rings = F.of(1) if channel.rings is None else channel.rings
     return F.substitute(rings, {f"c{k}": i for k, i in enumerate(indices)})
 

@@ -81,8 +81,8 @@ class _Flow:
             self.notifies.append(told)
             state.tell(told)
         elif isinstance(op, Load):
-            # A movement that is written as a push may be scheduled as a pull.
-            pulls = self.step.program.movement is not None and not self.plan.push
+            # A copy program that is written as a push may be scheduled as a pull.
+            pulls = self.step.program.copy_program is not None and not self.plan.push
             self._read(op.param, fact(self.step, op.param, op.index, when, op.loc), state, remote=pulls)
             state.forget(frozenset({op.name}))
         elif isinstance(op, Move):

@@ -13,8 +13,8 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.runtime.nvshmem import library
 from tilelink.runtime.peer import driver
+from tilelink.runtime.peer.backend import GpuBackend
 from tilelink.runtime.peer.heap import SymmetricBlock
-from tilelink.runtime.peer.world import GpuWorld
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Stand-ins for memory that no pointer of this GPU reaches.
@@ -162,16 +162,16 @@ class PoolHeap:
 # NVSHMEM's symmetric heap, through nvshmem4py.
 
 
-def nvshmem_heap(world: GpuWorld, *, by_pointer: bool = True) -> NvshmemHeap:
-    """Collective: NVSHMEM's heap for the ranks of `world`, NVSHMEM being started if need be.
+def nvshmem_heap(backend: GpuBackend, *, by_pointer: bool = True) -> NvshmemHeap:
+    """Collective: NVSHMEM's heap for the ranks of `backend`, NVSHMEM being started if need be.
 
-    As `PeerWorld(heap=nvshmem_heap)`, the peer world runs on NVSHMEM's memory.
+    As `PeerBackend(heap=nvshmem_heap)`, the peer backend runs on NVSHMEM's memory.
 
     Raises:
         TilelinkError: TL440, TL442 NVSHMEM is missing, or in use by another group.
     """
-    library.start(world.rank, world.ranks, world.device, world.agree)
-    return NvshmemHeap(world.rank, world.ranks, world.device, by_pointer=by_pointer)
+    library.start(backend.rank, backend.ranks, backend.device, backend.agree)
+    return NvshmemHeap(backend.rank, backend.ranks, backend.device, by_pointer=by_pointer)
 
 
 class NvshmemHeap:

@@ -137,7 +137,7 @@ def device_bitcode(capability: int) -> Path:
     raise TilelinkError(
         "TL441",
         f"{EXTERN_LIBRARY}.bc is not installed for capability {capability}",
-        why="kernels of the world nvshmem are linked with it",
+        why="kernels of the nvshmem backend are linked with it",
         hint="install nvidia-nvshmem-cu13 (cu12 for CUDA 12), in the version that this PyTorch asks for",
     )
 
@@ -204,7 +204,7 @@ def _require_same(nvshmem: ModuleType, rank: int, ranks: int) -> None:
             "TL442",
             f"this process is PE {pe} of {pes} already, and cannot become rank {rank} of {ranks}",
             why="a process has one NVSHMEM, whose PEs are the ranks of one process group",
-            hint="use one process group for all operators, or the world peer for subgroups",
+            hint="use one process group for all operators, or the peer backend for subgroups",
         )
 
 
@@ -215,6 +215,6 @@ def _module(name: str) -> ModuleType:
         raise TilelinkError(
             "TL440",
             f"nvshmem4py cannot be imported: {error}",
-            why="the world nvshmem allocates and starts through it",
-            hint="install tilelink-triton[nvshmem], or use TILELINK_WORLD=peer on one host",
+            why="the nvshmem backend allocates and starts through it",
+            hint="install tilelink-triton[nvshmem], or use TILELINK_BACKEND=peer on one host",
         ) from error

@@ -1,13 +1,13 @@
-"""The world of GPUs that reach one another's memory by load and store: NVLink, PCIe peer-to-peer, HIP IPC.
+"""The backend of GPUs that reach one another's memory by load and store: NVLink, PCIe peer-to-peer, HIP IPC.
 
-Takes: a `torch.distributed` process group, one process per GPU. Gives: `PeerWorld`, and the streams, heaps and launches
-that the `nvshmem` world shares. Knows: torch, triton, the CUDA driver, symmetric memory.
+Takes: a `torch.distributed` process group, one process per GPU. Gives: `PeerBackend`, and the streams, heaps and launches
+that the `nvshmem` backend shares. Knows: torch, triton, the CUDA driver, symmetric memory.
 Never knows: tiles, channels, plans.
 """
 
 from tilelink.runtime.arena import Arena
+from tilelink.runtime.peer.backend import GpuBackend, PeerBackend
 from tilelink.runtime.peer.heap import Heap, SymmetricBlock, TorchHeap
 from tilelink.runtime.peer.streams import CudaStream
-from tilelink.runtime.peer.world import GpuWorld, PeerWorld
 
-__all__ = ["Arena", "CudaStream", "GpuWorld", "Heap", "PeerWorld", "SymmetricBlock", "TorchHeap"]
+__all__ = ["Arena", "CudaStream", "GpuBackend", "Heap", "PeerBackend", "SymmetricBlock", "TorchHeap"]

@@ -112,6 +112,6 @@ def _await(event: torch.cuda.Event) -> None:
                 "TL460",
                 f"a call has not ended after {DEADLINE:.0f} s",
                 why="some rank waits for a signal that does not come, or did not make the call",
-                hint="end all processes; run the same schedule in the simulated world, which says who waits for what",
+                hint="end all processes; run the same schedule in the simulated backend, which says who waits for what",
             )
         time.sleep(1e-4)

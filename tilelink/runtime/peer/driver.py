@@ -108,7 +108,7 @@ def copy_rows(
     check(library().cuMemcpy2DAsync_v2(ctypes.byref(copy), stream), "cuMemcpy2DAsync")
 
 
-def bell_operations(address: int, times: int) -> Any:
+def doorbell_operations(address: int, times: int) -> Any:
     """For `operate`: block until the int32 at `address` is at least `times`, then write 0 there."""
     wait, write = (MemoryOperation(kind, address, value, 0, 0, 0) for kind, value in ((_WAIT, times), (_WRITE, 0)))
     return (MemoryOperation * 2)(wait, write)
@@ -180,7 +180,7 @@ def library() -> Any:
         raise TilelinkError(
             "TL420",
             "this needs the CUDA driver, and this PyTorch is built for HIP",
-            why="HIP waits for values in signal memory only, so streams have no bells there",
+            why="HIP waits for values in signal memory only, so streams have no doorbells there",
             hint="choose a schedule without copy-engine steps that wait for kernels",
         )
     try:
@@ -189,8 +189,8 @@ def library() -> Any:
         raise TilelinkError(
             "TL421",
             f"the CUDA driver cannot be loaded: {error}",
-            why="launches, copies, bells and occupancy are calls of the CUDA driver",
-            hint="install NVIDIA's driver, or set TILELINK_WORLD=simulated to run on the CPU",
+            why="launches, copies, doorbells and occupancy are calls of the CUDA driver",
+            hint="install NVIDIA's driver, or set TILELINK_BACKEND=simulated to run on the CPU",
         ) from error
     for name, types in _PROTOTYPES.items():
         function = found[name]

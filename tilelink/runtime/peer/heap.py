@@ -62,7 +62,7 @@ class TorchHeap:
                 "TL431",
                 f"the ranks cannot map one another's memory: {error}",
                 why="symmetric memory is mapped into every process of one host",
-                hint="start one process per GPU of one host, or use TILELINK_WORLD=nvshmem",
+                hint="start one process per GPU of one host, or use TILELINK_BACKEND=nvshmem",
             ) from error
         ranks, bases = range(self._group.size()), tuple(handle.buffer_ptrs)
         assert bases[self._group.rank()] == local.data_ptr(), "a block of symmetric memory begins at its first byte"

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilelink.runtime import world as W
+from tilelink.runtime import backend as W
 from tilelink.runtime.peer.driver import LaunchConfig
 from tilelink.runtime.peer.streams import Launcher
 
@@ -127,14 +127,14 @@ class Packed:
     """Whatever `parameters` leads to."""
 
 
-def pack(work: W.Launch, world: W.World, launcher: Launcher, first: W.Call) -> Packed | None:
+def pack(work: W.Launch, backend: W.Backend, launcher: Launcher, first: W.Call) -> Packed | None:
     """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
-    args = {name: W.value_of(value, first, world) for name, value in work.args.items()}
+    args = {name: W.value_of(value, first, backend) for name, value in work.args.items()}
     compiled, _ = launcher.load(work.kernel, work.workers, args, work.options)
     kinds = compiled.src.signature
     if torch.version.hip or not is_plain(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
         return None
-    packer = _Packer(world, launcher, first, iter(compiled.metadata.tensordesc_meta or ()))
+    packer = _Packer(backend, launcher, first, iter(compiled.metadata.tensordesc_meta or ()))
     if not all(packer.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
         return None
     packer.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none
@@ -150,10 +150,10 @@ class _Packer:
     """Collects parameters in order; `add` says whether it could."""
 
     def __init__(
-        self, world: W.World, launcher: Launcher, first: W.Call, metadata: Iterator[Mapping[str, Any]]
+        self, backend: W.Backend, launcher: Launcher, first: W.Call, metadata: Iterator[Mapping[str, Any]]
     ) -> None:
         self.sizes: list[int] = []
-        self._world = world
+        self._backend = backend
         self._launcher = launcher
         self._first = first
         self._metadata = metadata
@@ -201,7 +201,7 @@ class _Packer:
         metadata = next(self._metadata, None)
         if metadata is None or metadata.get("is_im2col") or metadata.get("fp4_padded"):
             return False
-        tensor, seen = W.tensor_of(tile.tensor, self._first, self._world), tile.view
+        tensor, seen = W.tensor_of(tile.tensor, self._first, self._backend), tile.view
         varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
         if not tensor.numel():
             # No tile of it will be touched, and an empty tensor has no address.

@@ -19,7 +19,7 @@ from tilelink.runtime.peer import driver
 
 log = logging.getLogger("tilelink")
 
-TRYING_OUT = "or, to try things out slowly in the world peer, set TILELINK_SHARE_GPUS=1"
+TRYING_OUT = "or, to try things out slowly in the backend peer, set TILELINK_SHARE_GPUS=1"
 """What is left to those who have fewer GPUs than ranks."""
 
 
@@ -41,8 +41,8 @@ def current_device() -> torch.device:
         raise TilelinkError(
             "TL432",
             "this process sees no GPU",
-            why="the worlds peer and nvshmem run kernels on GPUs",
-            hint="set TILELINK_WORLD=simulated to run on the CPU",
+            why="the backends peer and nvshmem run kernels on GPUs",
+            hint="set TILELINK_BACKEND=simulated to run on the CPU",
         )
     return torch.device("cuda", torch.cuda.current_device())
 
@@ -126,8 +126,8 @@ def require_no_gap(gaps: Sequence[str | None]) -> None:
             raise TilelinkError(
                 "TL434",
                 f"GPUs cannot address one another's memory: {gap}",
-                why="in the world peer every rank loads from and stores to every other",
-                hint="set TILELINK_WORLD=nvshmem, or choose ranks whose GPUs are linked",
+                why="in the backend peer every rank loads from and stores to every other",
+                hint="set TILELINK_BACKEND=nvshmem, or choose ranks whose GPUs are linked",
             )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from triton import knobs
 
-from tilelink.runtime import world as W
+from tilelink.runtime import backend as W
 from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.packing import pack
 from tilelink.runtime.peer.streams import Launcher, pieces, require_gpu
@@ -19,38 +19,38 @@ from tilelink.runtime.peer.streams import Launcher, pieces, require_gpu
 Address = Callable[[W.Call], int]
 
 
-def settled(work: W.Work, number: int, world: W.World, launcher: Launcher, first: W.Call) -> W.Step:
+def settled(work: W.Work, number: int, backend: W.Backend, launcher: Launcher, first: W.Call) -> W.Step:
     """The step of `work` on stream `number`."""
     if isinstance(work, W.Launch):
-        return _launch(work, number, world, launcher, first)
-    if isinstance(work, W.WaitBell):
-        return _wait_bell(work, number, world)
+        return _launch(work, number, backend, launcher, first)
+    if isinstance(work, W.WaitDoorbell):
+        return _wait_doorbell(work, number, backend)
     if isinstance(work, W.Follow):
-        return _follow(work, number, world)
+        return _follow(work, number, backend)
     if isinstance(work, W.Apply):
-        return _apply(work, number, world, first)
-    return _copy(work, number, world, first)
+        return _apply(work, number, backend, first)
+    return _copy(work, number, backend, first)
 
 
-def _handle(number: int, world: W.World) -> Callable[[W.Call], int]:
+def _handle(number: int, backend: W.Backend) -> Callable[[W.Call], int]:
     """The stream, as the driver knows it."""
-    # Streams of this world are `CudaStream`s; each launch asks, so that nothing is checked here.
+    # Streams of this backend are `CudaStream`s; each launch asks, so that nothing is checked here.
     if number == W.MAIN:
         return lambda call: call.main.handle  # pyright: ignore[reportAttributeAccessIssue]
-    handle: int = world.side_stream(number).handle  # pyright: ignore[reportAttributeAccessIssue]
+    handle: int = backend.side_stream(number).handle  # pyright: ignore[reportAttributeAccessIssue]
     return lambda call: handle
 
 
 # --------------------------------------------------------------------------------------------------------------- launches
-def _launch(work: W.Launch, number: int, world: W.World, launcher: Launcher, first: W.Call) -> W.Step:
-    plain = W.plain_step(work, number, world)
+def _launch(work: W.Launch, number: int, backend: W.Backend, launcher: Launcher, first: W.Call) -> W.Step:
+    plain = W.plain_step(work, number, backend)
     # A call with credits has parameters of its own, and so does one without.
     varies = any(isinstance(value, W.Credits) for value in work.args.values())
-    made = [pack(work, world, launcher, W.Call(first.tensors, c, first.main)) for c in ((0, 1) if varies else (0,))]
+    made = [pack(work, backend, launcher, W.Call(first.tensors, c, first.main)) for c in ((0, 1) if varies else (0,))]
     packed = [p for p in made if p is not None]
     if len(packed) != len(made):
         return plain
-    start, handle, context_of = driver.library().cuLaunchKernelEx, _handle(number, world), world.context_of
+    start, handle, context_of = driver.library().cuLaunchKernelEx, _handle(number, backend), backend.context_of
     launches = [
         (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters)
         for p in (packed if varies else packed * 2)
@@ -82,15 +82,15 @@ def hooked() -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------- copies
-def _copy(work: W.Copy, number: int, world: W.World, first: W.Call) -> W.Step:
-    ends = W.ends_of(work, first, world)
+def _copy(work: W.Copy, number: int, backend: W.Backend, first: W.Call) -> W.Step:
+    ends = W.ends_of(work, first, backend)
     require_gpu(*ends)
     parts = pieces(*ends)
     sides = work.target.of, work.source.of
     (target, fixed_target), (source, fixed_source) = (
-        _address(side, end, world, first) for side, end in zip(sides, ends, strict=True)
+        _address(side, end, backend, first) for side, end in zip(sides, ends, strict=True)
     )
-    handle = _handle(number, world)
+    handle = _handle(number, backend)
     if any(part.rows > 1 for part in parts):
 
         def copy_rows(call: W.Call) -> None:
@@ -141,7 +141,7 @@ def _copy_fixed(target: int, source: int, nbytes: int, stream: int) -> W.Step:
 
 
 def _address(
-    side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, world: W.World, first: W.Call
+    side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, backend: W.Backend, first: W.Call
 ) -> tuple[Address, bool]:
     """Where one end of a copy begins, and whether it is the same in every call."""
     begin = end.data_ptr()
@@ -149,17 +149,17 @@ def _address(
         name, offset = side.name, begin - first.tensors[side.name].data_ptr()
         return lambda call: call.tensors[name].data_ptr() + offset, False
     if isinstance(side, W.Instance):
-        offset = begin - W.tensor_of(side, first, world).data_ptr()
-        return lambda call: W.tensor_of(side, call, world).data_ptr() + offset, False
+        offset = begin - W.tensor_of(side, first, backend).data_ptr()
+        return lambda call: W.tensor_of(side, call, backend).data_ptr() + offset, False
     return lambda call: begin, True
 
 
 # -------------------------------------------------------------------------------------------------------------- libraries
-def _apply(work: W.Apply, number: int, world: W.World, first: W.Call) -> W.Step:
+def _apply(work: W.Apply, number: int, backend: W.Backend, first: W.Call) -> W.Step:
     """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
-    inputs = [_view(v, first, world) for v in work.inputs]
-    output = _view(work.output, first, world) if work.output is not None else None
-    constants, stream = work.constants, world.side_stream(number)
+    inputs = [_view(v, first, backend) for v in work.inputs]
+    output = _view(work.output, first, backend) if work.output is not None else None
+    constants, stream = work.constants, backend.side_stream(number)
 
     def apply(call: W.Call) -> None:
         written = output(call) if output is not None else None
@@ -168,9 +168,9 @@ def _apply(work: W.Apply, number: int, world: W.World, first: W.Call) -> W.Step:
     return apply
 
 
-def _view(view: W.View, first: W.Call, world: W.World) -> Callable[[W.Call], torch.Tensor]:
+def _view(view: W.View, first: W.Call, backend: W.Backend) -> Callable[[W.Call], torch.Tensor]:
     if not isinstance(view.of, W.Given):
-        fixed = W.view_of(view, first, world)
+        fixed = W.view_of(view, first, backend)
         return lambda call: fixed
     name = view.of.name
     if all((0, n) == span for n, span in zip(first.tensors[name].shape, view.box, strict=True)):
@@ -179,13 +179,13 @@ def _view(view: W.View, first: W.Call, world: W.World) -> Callable[[W.Call], tor
     return lambda call: call.tensors[name][place]
 
 
-# ------------------------------------------------------------------------------------------------------- bells and events
-def _wait_bell(work: W.WaitBell, number: int, world: W.World) -> W.Step:
+# --------------------------------------------------------------------------------------------------- doorbells and events
+def _wait_doorbell(work: W.WaitDoorbell, number: int, backend: W.Backend) -> W.Step:
     operate, operations = (
         driver.library().cuStreamBatchMemOp_v2,
-        driver.bell_operations(work.bell.data_ptr(), work.times),
+        driver.doorbell_operations(work.doorbell.data_ptr(), work.times),
     )
-    handle, count = _handle(number, world), len(operations)
+    handle, count = _handle(number, backend), len(operations)
 
     def wait(call: W.Call) -> None:
         status = operate(handle(call), count, operations, 0)
@@ -195,10 +195,10 @@ def _wait_bell(work: W.WaitBell, number: int, world: W.World) -> W.Step:
     return wait
 
 
-def _follow(work: W.Follow, number: int, world: W.World) -> W.Step:
+def _follow(work: W.Follow, number: int, backend: W.Backend) -> W.Step:
     event, library = driver.Event(), driver.library()
     record, wait, point = library.cuEventRecord, library.cuStreamWaitEvent, ctypes.c_void_p(event.handle)
-    handle, other = _handle(number, world), _handle(work.other, world)
+    handle, other = _handle(number, backend), _handle(work.other, backend)
 
     def follow(call: W.Call, _kept: driver.Event = event) -> None:
         status = record(point, other(call)) or wait(handle(call), point, 0)

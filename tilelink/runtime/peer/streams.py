@@ -1,4 +1,4 @@
-"""CUDA streams as `runtime.world.Stream`: launches, copy engines, bells, events."""
+"""CUDA streams as `runtime.backend.Stream`: launches, copy engines, doorbells, events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
+from tilelink.runtime.backend import Descriptor, merged
 from tilelink.runtime.kernels import compiling
 from tilelink.runtime.peer import driver
 from tilelink.runtime.refusals import tensor_descriptor
-from tilelink.runtime.world import Descriptor, merged
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The geometry of a strided copy: tensors -> pieces that one driver call each can move.
@@ -263,23 +263,23 @@ class CudaStream:
         finally:
             torch.cuda.set_stream(before)
 
-    def wait_bell(self, bell: torch.Tensor, times: int = 1) -> None:
-        """Block the stream until the one-element int64 `bell` is at least `times`, then set it back to 0.
+    def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
+        """Block the stream until the one-element int64 `doorbell` is at least `times`, then set it back to 0.
 
-        The stream looks at the low half only: a bell is rung less than 2**31 times. A stream that waits can hold up
-        others that share its hardware queue, so enqueue whatever rings the bell first where both are known.
+        The stream looks at the low half only: a doorbell is rung less than 2**31 times. A stream that waits can hold up
+        others that share its hardware queue, so enqueue whatever rings the doorbell first where both are known.
 
         Raises:
-            TilelinkError: TL420 on HIP, TL428 `bell` is none.
+            TilelinkError: TL420 on HIP, TL428 `doorbell` is none.
         """
-        if bell.dtype != torch.int64 or bell.numel() != 1 or not bell.is_cuda:
+        if doorbell.dtype != torch.int64 or doorbell.numel() != 1 or not doorbell.is_cuda:
             raise TilelinkError(
                 "TL428",
-                f"{bell.dtype} of shape {tuple(bell.shape)} on {bell.device} is no bell",
-                why="a bell is one int64 in the memory of this rank's GPU",
-                hint="pass one word of the arena",
+                f"{doorbell.dtype} of shape {tuple(doorbell.shape)} on {doorbell.device} is no doorbell",
+                why="a doorbell is one int64 in the memory of this rank's GPU",
+                hint="pass one flag of the arena",
             )
-        driver.operate(driver.bell_operations(bell.data_ptr(), times), self.handle)
+        driver.operate(driver.doorbell_operations(doorbell.data_ptr(), times), self.handle)
 
     def record(self) -> torch.cuda.Event:
         """A point after everything enqueued so far."""
@@ -317,7 +317,7 @@ def require_gpu(*tensors: torch.Tensor) -> None:
         if not tensor.is_cuda:
             raise TilelinkError(
                 "TL427",
-                f"a tensor on {tensor.device} cannot be copied in this world",
+                f"a tensor on {tensor.device} cannot be copied in this backend",
                 why="copies go between the memories of GPUs",
                 hint="move it to this rank's GPU first",
             )

@@ -1,16 +1,16 @@
-"""The simulated world: R ranks in one process, the emitted kernels in Triton's interpreter, seeded schedules.
+"""The simulated backend: R ranks in one process, the emitted kernels in Triton's interpreter, seeded schedules.
 
-Takes: what every world takes: kernels, tensors, copies, in streams.
+Takes: what every backend takes: kernels, tensors, copies, in streams.
 Gives: `simulate`; results, a trace, and reports of what stands still or goes astray.
 Knows: greenlet, Triton's interpreter, torch on the CPU.
 Never knows: how a kernel came about: tiles, schedules, plans.
 """
 
+from tilelink.runtime.simulated.backend import SimulatedBackend, simulate
 from tilelink.runtime.simulated.machine import Observer, Record, Recorder
 from tilelink.runtime.simulated.races import Access, Race, RaceDetector, RaceError
 from tilelink.runtime.simulated.scheduler import Policy, Searched, search
 from tilelink.runtime.simulated.standstill import StandstillError
-from tilelink.runtime.simulated.world import SimulatedWorld, simulate
 
 __all__ = [
     "Access",
@@ -22,7 +22,7 @@ __all__ = [
     "Record",
     "Recorder",
     "Searched",
-    "SimulatedWorld",
+    "SimulatedBackend",
     "StandstillError",
     "search",
     "simulate",

@@ -19,7 +19,7 @@ from tilelink.errors import Loc, whole_line
 from tilelink.ir.kernel import origin
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is accessed: rectangles of memory, scattered elements, single words.
+# What is accessed: rectangles of memory, scattered elements, single flags.
 
 Proxy = Literal["threads", "atomics", "bulk"]
 """How memory is accessed: by all threads (loads and stores), by a block of atomics, or by a bulk copy (descriptor, TMA)."""
@@ -72,10 +72,10 @@ Span = Block | Scatter
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """One word, changed or read by a scalar atomic or by a stream.
+    """One flag, changed or read by a scalar atomic or by a stream.
 
-    `writes`: a poll (`atomic_add` of 0) does not. `exchange`: the write has read the word in the same instant, as
-    atomics do and copies do not. `before`, `after`: the word's values around it.
+    `writes`: a poll (`atomic_add` of 0) does not. `exchange`: the write has read the flag in the same instant, as
+    atomics do and copies do not. `before`, `after`: the flag's values around it.
     """
 
     address: int
@@ -255,7 +255,7 @@ class Argument:
 
 
 def named(arguments: Iterable[Argument], block: Block) -> str | None:
-    """`words[3]` or `rows[64:128, 0:64]` for what lies inside an argument; the smallest one that holds it names it."""
+    """`flags[3]` or `rows[64:128, 0:64]` for what lies inside an argument; the smallest one that holds it names it."""
     low, high = block.bounds
     holding = [a for a in arguments if a.start <= low and high <= a.end]
     if not holding:
@@ -298,7 +298,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the wait function that is running waits for: that the word is `comparison` (`=`, `>=`, `of call`) `number`."""
+    """What the wait function that is running waits for: that the flag is `comparison` (`=`, `>=`, `of call`) `number`."""
 
     address: int
     condition: Callable[[int], bool]
@@ -328,7 +328,7 @@ class Agent:
     looking: bool = False
     """Whether it looks at the clock between two polls: the accesses that this takes are nothing that happens."""
     peeking: bool = False
-    """Whether it loads words that may not have come yet: who uses them says so (`Machine.looked`)."""
+    """Whether it loads flags that may not have come yet: who uses them says so (`Machine.looked`)."""
 
     @property
     def name(self) -> str:

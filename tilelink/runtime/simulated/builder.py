@@ -86,7 +86,7 @@ class Accesses:
         if region is None or span is None:
             return
         if _of_words(ptr, region):
-            # Each word says itself that it has come: a signal like any other.
+            # Each flag says itself that it has come: a signal like any other.
             self.scheduler.switch()
         if self.machine.observer is not None:
             self.machine.observer.store(agent, span, "threads")
@@ -192,7 +192,7 @@ class Accesses:
 
 
 def _of_words(ptr: Handle, region: Region) -> bool:
-    """Whether words are stored where others may look at them."""
+    """Whether flags are stored where others may look at them."""
     return region.symmetric and stock._get_np_dtype(ptr.get_element_ty()).itemsize == WORD
 
 
@@ -248,14 +248,14 @@ def _nan_bits(ty: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------
 # The interpreter's atomics, barriers and fences: where agents meet, and give way to one another.
 #
-# A loop over `atomic_add(word, 0)` is a poll: an agent that would see the same value a second time sleeps.
+# A loop over `atomic_add(flag, 0)` is a poll: an agent that would see the same value a second time sleeps.
 
 Run = Callable[[], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The memory order of an atomic, in an observer's words."""
+    """The memory order of an atomic, in an observer's flags."""
 
     acquire: bool
     release: bool
@@ -332,7 +332,7 @@ class Atomics:
 
     def create_atomic_poll(self, ptr: Handle, expected: Handle, timeout_ns: Any, sem: Any, scope: Any) -> Handle:
         if ptr.data.size != 1 or timeout_ns is not None:
-            raise self.machine.refusal("tl.atomic_poll of several words, or with a time limit", "poll one word")
+            raise self.machine.refusal("tl.atomic_poll of several flags, or with a time limit", "poll one flag")
         mask = Handle(np.ones(ptr.data.shape, dtype=bool), tl.int1)
         while self.create_atomic_load(ptr, mask, sem, scope).data.item() != expected.data.item():
             pass

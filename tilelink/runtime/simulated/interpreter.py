@@ -22,6 +22,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
+from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.refusals import tensor_descriptor
 from tilelink.runtime.simulated.agents import Span, Target
 from tilelink.runtime.simulated.arithmetic import (
@@ -36,7 +37,6 @@ from tilelink.runtime.simulated.arithmetic import (
 )
 from tilelink.runtime.simulated.builder import Accesses, Atomics, span_of
 from tilelink.runtime.simulated.machine import NUMBER, Machine
-from tilelink.runtime.world import Descriptor
 
 ACCESSES = (
     "create_descriptor_load",
@@ -77,18 +77,18 @@ OLDER_ARITHMETIC = ("get_bf16",)
 """Missing in 3.6."""
 
 WAITS = ("signal_wait_until", "local_wait_until", "signal_wait_within", "local_wait_within")
-"""Functions `(word, cmp, value, …)` that poll: knowing the condition gives better reports and clocks."""
+"""Functions `(flag, cmp, value, …)` that poll: knowing the condition gives better reports and clocks."""
 
 TOGETHER = {"signal_wait_each": "signal_wait_until"}
-"""Functions `(words, cmp, values, inside)` that wait for a block of words -> what waits for one of them.
+"""Functions `(flags, cmp, values, inside)` that wait for a block of flags -> what waits for one of them.
 
 To have seen all of them is the same as to have seen one after the other."""
 
 LOADS = ("ll_load", "ll_load_within")
-"""Functions `(words, number, mask, …)` that load a block of words until all of them hold the number."""
+"""Functions `(flags, number, mask, …)` that load a block of flags until all of them hold the number."""
 
 WORDS = ("ll_words",)
-"""What these call to load them: a look at words that others store."""
+"""What these call to load them: a look at flags that others store."""
 
 LOOKS = ("look_at_clock",)
 """Functions that a poll loop calls besides: what they do is no progress, nor a point where others may run."""
@@ -208,7 +208,7 @@ class Interpreter:
 
         def wait(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
-            address, target = int(given["word"].handle.data.item()), _integer(given["value"])
+            address, target = int(given["flag"].handle.data.item()), _integer(given["value"])
             if _integer(given["cmp"]) == _CMP_EQ:
                 self.machine.begin_wait(Target(address, lambda value: value == target, "=", target))
             else:
@@ -220,7 +220,7 @@ class Interpreter:
         return wait
 
     def _one_by_one(self, wait: JITFunction) -> Callable[..., Any]:
-        """A wait for a block of words, as waits for each."""
+        """A wait for a block of flags, as waits for each."""
 
         def each(words: Any, cmp: Any, values: Any, inside: Any) -> None:
             pointers, live = words.handle.data, np.broadcast_to(inside.handle.data, words.handle.data.shape)
@@ -234,7 +234,7 @@ class Interpreter:
         return each
 
     def _numbered(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """A load of words that tells the machine what it waits for: the report names the first of them."""
+        """A load of flags that tells the machine what it waits for: the report names the first of them."""
 
         def load(words: Any, number: Any, mask: Any, *rest: Any) -> Any:
             span, machine, wanted = _live_words(words, mask), self.machine, _integer(number) & NUMBER
@@ -253,7 +253,7 @@ class Interpreter:
         return load
 
     def _words(self, words: Any, number: Any, mask: Any) -> None:
-        """Others may run before these words are looked at."""
+        """Others may run before these flags are looked at."""
         del number
         span = _live_words(words, mask)
         if span is not None:
@@ -335,7 +335,7 @@ class Interpreter:
 
 
 def _live_words(words: Any, mask: Any) -> Span | None:
-    """The words of a block that a mask leaves; None: it leaves none."""
+    """The flags of a block that a mask leaves; None: it leaves none."""
     pointers = words.handle.data
     live = np.broadcast_to(mask.handle.data, pointers.shape) if isinstance(mask, tl.tensor) else None
     return span_of(pointers, live, pointers.dtype.itemsize)

@@ -66,7 +66,7 @@ class Observer:
         """A wait function of the device has ended: what it has read last is what `agent` has seen last."""
 
     def look(self, agent: Agent, span: Span) -> None:
-        """`agent` has loaded words each of which says that it has come."""
+        """`agent` has loaded flags each of which says that it has come."""
 
     def barrier(self, agent: Agent) -> None:
         """A barrier of all threads of one program."""
@@ -91,7 +91,7 @@ class Record:
     `time`, `until`: simulated microseconds; they differ for a copy and for a library
     function. `stream`: 0 is the main stream, side stream i is
     i + 1. `worker`: None for what a stream itself does. `kernel`: the launched function; `function`: the innermost
-    function of the emitted file, `line` its line (0: not in an emitted file). `detail`: the word or buffer and values.
+    function of the emitted file, `line` its line (0: not in an emitted file). `detail`: the flag or buffer and values.
     """
 
     step: int
@@ -123,17 +123,17 @@ class Recorder:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# When, in simulated time, a word came to hold a value.
+# When, in simulated time, a flag came to hold a value.
 #
-# Coroutines do not run in the order of their clocks, so a waiter may find a word far beyond what it waits for. What it
+# Coroutines do not run in the order of their clocks, so a waiter may find a flag far beyond what it waits for. What it
 # has to wait for in simulated time is the write that first satisfied it.
 
 WORD = 8
 """Bytes."""
 
 
-class WordClocks:
-    """Per word, its values and when they can be seen."""
+class FlagClocks:
+    """Per flag, its values and when they can be seen."""
 
     def __init__(self) -> None:
         self._history: dict[int, list[tuple[int, float]]] = {}
@@ -146,7 +146,7 @@ class WordClocks:
         history.append((after, max(time, history[-1][1])))
 
     def satisfied(self, address: int, condition: Callable[[int], bool]) -> float:
-        """When the word began to satisfy `condition`, as it does now."""
+        """When the flag began to satisfy `condition`, as it does now."""
         when = 0.0
         for value, time in reversed(self._history.get(address, ())):
             if not condition(value):
@@ -164,14 +164,14 @@ class WordClocks:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Words that hold the number of a call beside their data: what they hold, and when, in simulated time, they came.
+# Flags that hold the number of a call beside their data: what they hold, and when, in simulated time, they came.
 
 NUMBER = (1 << 32) - 1
-"""The bits of a word's upper half, where the number is, and of its lower half."""
+"""The bits of a flag's upper half, where the number is, and of its lower half."""
 
 
 def addresses(span: Span) -> np.ndarray:
-    """Of every word, in one row."""
+    """Of every flag, in one row."""
     if not isinstance(span, Block):
         return span.addresses.astype(np.int64)
     found = np.array(span.address, dtype=np.int64)
@@ -181,7 +181,7 @@ def addresses(span: Span) -> np.ndarray:
 
 
 def contents(span: Span, region: Region) -> np.ndarray:
-    """What the words hold now."""
+    """What the flags hold now."""
     return _of(span, region, region.data.view(np.int64))
 
 
@@ -190,7 +190,7 @@ def _of(span: Span, region: Region, each: np.ndarray) -> np.ndarray:
 
 
 class Arrivals:
-    """When words can be seen by those who look at them."""
+    """When flags can be seen by those who look at them."""
 
     def __init__(self) -> None:
         self._times: dict[int, np.ndarray] = {}
@@ -202,7 +202,7 @@ class Arrivals:
         times[(addresses(span) - region.start) // 8] = time
 
     def latest(self, span: Span, region: Region) -> float:
-        """When the last of these words came."""
+        """When the last of these flags came."""
         times = self._times.get(region.start)
         return 0.0 if times is None else float(_of(span, region, times).max())
 
@@ -230,7 +230,7 @@ class Machine:
     ) -> None:
         self.ranks = ranks
         self.per_node = -(-ranks // nodes)
-        self.topology = Topology(ranks=ranks, world="simulated", device=device)
+        self.topology = Topology(ranks=ranks, backend="simulated", device=device)
         self.scheduler = scheduler
         scheduler.let_time_pass = self.let_time_pass
         self.costs = costs
@@ -238,10 +238,10 @@ class Machine:
         self.observer = observer
         self.stores = stores
         self.memory = MemoryMap()
-        self.words = WordClocks()
+        self.flags = FlagClocks()
         self.arrivals = Arrivals()
         self._looked_at: set[tuple[int, int]] = set()
-        """Bounds of the words that somebody sleeps for."""
+        """Bounds of the flags that somebody sleeps for."""
         self.codes: set[CodeType] = set()
         """Code of every Triton function that has run, by which their frames are known."""
         self.names: dict[int, dict[tuple[int, int], Argument]] = {}
@@ -278,9 +278,9 @@ class Machine:
         """Let an access take its time."""
         agent.clock += self.costs.accessed(nbytes, region.home is not None and region.home != agent.rank)
 
-    # ------------------------------------------------------------------------------------------------------------ words
+    # ------------------------------------------------------------------------------------------------------------ flags
     def poll(self, address: int, region: Region, size: int) -> None:
-        """The running agent is about to read a word that others write; sleep if it would see the same again."""
+        """The running agent is about to read a flag that others write; sleep if it would see the same again."""
         scheduler = self.scheduler
         agent = scheduler.running()
         if agent.looking:
@@ -293,7 +293,7 @@ class Machine:
         agent.polled = (address, region.word(address, size))
 
     def look(self, span: Span) -> None:
-        """The running agent is about to load words that others store; sleep if it would see the same again."""
+        """The running agent is about to load flags that others store; sleep if it would see the same again."""
         agent, scheduler, key = self.scheduler.running(), self.scheduler, span.bounds
         region = self.reach_all(agent, Scatter(addresses(span), span.itemsize), "reads")
         if agent.polled == (key[0], contents(span, region).tobytes()):
@@ -308,12 +308,12 @@ class Machine:
         agent.clock = max(agent.clock, self.arrivals.latest(span, region))
 
     def looked(self, span: Span) -> None:
-        """The running agent has seen all of these words come: what it has looked at before that counts for nothing."""
+        """The running agent has seen all of these flags come: what it has looked at before that counts for nothing."""
         if self.observer is not None:
             self.observer.look(self.scheduler.running(), span)
 
     def _expected(self, agent: Agent, span: Span, region: Region) -> str:
-        """The first of the words that an agent looks at in vain."""
+        """The first of the flags that an agent looks at in vain."""
         assert agent.target is not None
         words, condition = contents(span, region), agent.target.condition
         missing = next(k for k, word in enumerate(words.tolist()) if not condition(word))
@@ -321,7 +321,7 @@ class Machine:
         return f"{name} is of call {number}, waits until it is {agent.target.text}"
 
     def stored(self, span: Span, region: Region) -> None:
-        """The running agent has stored a block of words: whoever looks at some of them may go on."""
+        """The running agent has stored a block of flags: whoever looks at some of them may go on."""
         agent = self.scheduler.running()
         self.arrivals.write(span, region, agent.clock + self.costs.flight(region.home != agent.rank))
         low, high = span.bounds
@@ -330,7 +330,7 @@ class Machine:
             self.scheduler.wake(key)
 
     def begin_wait(self, target: Target) -> None:
-        """A wait function has begun: the condition of `target` will be polled on its word."""
+        """A wait function has begun: the condition of `target` will be polled on its flag."""
         agent = self.scheduler.running()
         agent.polled = None
         agent.target = target
@@ -344,21 +344,21 @@ class Machine:
             region = self.memory.find(target.address, target.address + WORD)
             self.gave_up |= region is not None and not target.condition(region.word(target.address))
         self.moved(agent)
-        agent.clock = max(agent.clock, self.words.satisfied(target.address, target.condition))
+        agent.clock = max(agent.clock, self.flags.satisfied(target.address, target.condition))
         agent.target = None
         if self.observer is not None:
             self.observer.waited(agent, target)
         self.record("resume", agent.clock, detail=f"{self.name_of(agent, target.address)} {target.text}")
 
     def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:
-        """The running agent has written a word. `joins`: it has also acquired what earlier writers released."""
+        """The running agent has written a flag. `joins`: it has also acquired what earlier writers released."""
         agent = self.scheduler.running()
         self.moved(agent)
         if joins:
-            agent.clock = max(agent.clock, self.words.latest(address))
+            agent.clock = max(agent.clock, self.flags.latest(address))
         seen = agent.clock + self.costs.flight(region.home != agent.rank)
         after = region.word(address, size)
-        self.words.write(address, before, after, seen)
+        self.flags.write(address, before, after, seen)
         if signal and self.recorder is not None:
             self.record("signal", agent.clock, detail=f"{self.name_of(agent, address)} = {after}")
         self.scheduler.wake(address)
@@ -370,7 +370,7 @@ class Machine:
         if agent.polled is not None:
             if agent.target is None:
                 # The end of a spin loop outside the wait functions: which value ended it is not known.
-                agent.clock = max(agent.clock, self.words.latest(agent.polled[0]))
+                agent.clock = max(agent.clock, self.flags.latest(agent.polled[0]))
             agent.polled = None
         self.scheduler.moves += 1
 
@@ -382,7 +382,7 @@ class Machine:
         return True
 
     def name_of(self, agent: Agent, address: int) -> str:
-        """`words[3]`, or `words[3] of rank 2`, or what else the address can be called."""
+        """`flags[3]`, or `flags[3] of rank 2`, or what else the address can be called."""
         return self.span_name(agent, Block(address, (), (), 1))
 
     def span_name(self, agent: Agent, span: Block) -> str:
@@ -405,21 +405,21 @@ class Machine:
         return f"{name} is {value}" + (f", waits until it is {agent.target.text}" if agent.target is not None else "")
 
     # ---------------------------------------------------------------------------------------------------------- copies
-    def small_words(self, start: int, end: int) -> dict[int, int]:
-        """Address and value of the words that a small copy may write: totals that somebody waits for."""
+    def small_flags(self, start: int, end: int) -> dict[int, int]:
+        """Address and value of the flags that a small copy may write: totals that somebody waits for."""
         region = self.memory.find(start, end)
         if region is None or end - start > SMALL_COPY:
             return {}
         return {at: region.word(at) for at in range(start, end - WORD + 1, WORD)}
 
     def copied(self, start: int, end: int, before: dict[int, int]) -> None:
-        """A stream has written these bytes, over the words `before`."""
+        """A stream has written these bytes, over the flags `before`."""
         agent = self.scheduler.running()
         region = self.memory.find(start, end)
         if region is not None:
             seen = agent.clock + self.costs.flight(region.home != agent.rank)
             for address, value in before.items():
-                self.words.write(address, value, region.word(address), seen)
+                self.flags.write(address, value, region.word(address), seen)
         self.scheduler.wake_range(start, end)
 
     # ------------------------------------------------------------------------------------------------------- observation
@@ -444,7 +444,7 @@ class Machine:
         self.names.setdefault(agent.rank, {}).update({(a.start, a.end): a for a in launch.arguments})
 
     def observe_copy(self, agent: Agent, target: torch.Tensor, source: torch.Tensor) -> None:
-        """A stream is about to copy. One word is a signal: who acquires it sees what the stream did before."""
+        """A stream is about to copy. One flag is a signal: who acquires it sees what the stream did before."""
         if self.observer is None or not target.numel():
             return
         self.opened(target, source)
@@ -452,7 +452,7 @@ class Machine:
         self.observer.load(agent, block_of(source), "threads")
         if to.nbytes == WORD and target.dtype == torch.int64:
             before, after = (int(t.view(-1)) for t in (target, source))
-            self._observe_word(agent, to.address, before, after, acquire=False, exchange=False)
+            self._observe_flag(agent, to.address, before, after, acquire=False, exchange=False)
         else:
             self.observer.store(agent, to, "threads")
 
@@ -469,13 +469,13 @@ class Machine:
             self.opened(tensor)
             self.observer.store(agent, block_of(tensor), "threads")
 
-    def observe_bell(self, agent: Agent, bell: torch.Tensor) -> None:
-        """A stream has seen a bell at 1 and set it back to 0."""
+    def observe_doorbell(self, agent: Agent, doorbell: torch.Tensor) -> None:
+        """A stream has seen a doorbell at 1 and set it back to 0."""
         if self.observer is not None:
-            self.opened(bell)
-            self._observe_word(agent, bell.data_ptr(), 1, 0, acquire=True, exchange=True)
+            self.opened(doorbell)
+            self._observe_flag(agent, doorbell.data_ptr(), 1, 0, acquire=True, exchange=True)
 
-    def _observe_word(
+    def _observe_flag(
         self, agent: Agent, address: int, before: int, after: int, *, acquire: bool, exchange: bool
     ) -> None:
         assert self.observer is not None

@@ -395,7 +395,7 @@ class RaceDetector(Observer):
         self.load(agent, span, "threads")
 
     def _touch_word(self, agent: Agent, s: Strands, atomic: Atomic) -> None:
-        """An atomic and an ordinary access of one word want an order as any two; two atomics do not."""
+        """An atomic and an ordinary access of one flag want an order as any two; two atomics do not."""
         span = Block(atomic.address, (1,), (0,), atomic.size)
         shadow = self._memory.find(span)
         if shadow is None:

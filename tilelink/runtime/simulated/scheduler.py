@@ -323,7 +323,7 @@ class Scheduler:
             self._turns.add(agent)
 
     def wake_range(self, start: int, end: int) -> None:
-        """Wake who waits for a word in [start, end)."""
+        """Wake who waits for a flag in [start, end)."""
         for key in [k for k in self._parked if isinstance(k, int) and start <= k < end]:
             self.wake(key)
 

@@ -1,4 +1,4 @@
-"""What the race detector knows of a run: vector clocks, what was released into words, and who touched which bytes."""
+"""What the race detector knows of a run: vector clocks, what was released into flags, and who touched which bytes."""
 
 from __future__ import annotations
 
@@ -97,18 +97,18 @@ def union(known: np.ndarray | None, more: np.ndarray) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What an acquire of a word learns: everything that was released into it up to the write that it had to see.
+# What an acquire of a flag learns: everything that was released into it up to the write that it had to see.
 #
 # A wait that ends late finds more releases than it needed. It is credited with those up to the first value that satisfies
 # it: another schedule would have shown it no more.
 
 KEPT = 64
-"""Writes remembered per word. An older wait is credited with more than it needed: it may hide a race, never invent one."""
+"""Writes remembered per flag. An older wait is credited with more than it needed: it may hide a race, never invent one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A value that a word had. `system`: what is released to every rank; `device`: to that rank alone."""
+    """A value that a flag had. `system`: what is released to every rank; `device`: to that rank alone."""
 
     value: int
     system: np.ndarray | None = None
@@ -129,7 +129,7 @@ class Release:
 
 
 class Releases:
-    """The history of every word that was released into."""
+    """The history of every flag that was released into."""
 
     def __init__(self) -> None:
         self._words: dict[int, list[Release]] = {}

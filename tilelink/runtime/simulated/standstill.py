@@ -95,7 +95,7 @@ def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
 
 
 def _host_line(frame: FrameType | None) -> tuple[str, int]:
-    """The line of the user's program that called into the world."""
+    """The line of the user's program that called into the backend."""
     while frame is not None:
         if not any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
             return frame.f_code.co_filename, frame.f_lineno

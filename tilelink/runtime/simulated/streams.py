@@ -18,15 +18,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.kernel import AWAIT_WORD
+from tilelink.ir.kernel import AWAIT_FLAG
 from tilelink.ir.options import KernelOptions
+from tilelink.runtime.backend import Descriptor, Event
 from tilelink.runtime.kernels import LINES, interpreting
 from tilelink.runtime.memory import extent
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
-from tilelink.runtime.world import Descriptor, Event
 
 PIECES = 4
 """A copy is made in so many pieces, others run in between: copies are not atomic."""
@@ -75,7 +75,7 @@ class Multiprocessors:
 
 
 class SimulatedStream:
-    """Implements `runtime.world.Stream`."""
+    """Implements `runtime.backend.Stream`."""
 
     def __init__(
         self, machine: Machine, interpreter: Interpreter, host: Agent, index: int, processors: Multiprocessors
@@ -121,8 +121,8 @@ class SimulatedStream:
     ) -> None:
         self._push(lambda: self._run_apply(function, inputs, output, constants))
 
-    def wait_bell(self, bell: torch.Tensor, times: int = 1) -> None:
-        self._push(lambda: self._run_wait_bell(bell, times))
+    def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
+        self._push(lambda: self._run_wait_doorbell(doorbell, times))
 
     def record(self) -> SimulatedEvent:
         event = SimulatedEvent()
@@ -133,7 +133,7 @@ class SimulatedStream:
         return self.record()
 
     def wait(self, event: Event) -> None:
-        assert isinstance(event, SimulatedEvent), "an event of another world"
+        assert isinstance(event, SimulatedEvent), "an event of another backend"
         self._push(lambda: self._run_wait(event))
 
     # -------------------------------------------------------------------------------------------------------- the stream
@@ -182,7 +182,7 @@ class SimulatedStream:
         machine.record("end", agent.clock, kernel=launch.kernel)
 
     def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
-        machine, small = self._machine, launch.kernel == AWAIT_WORD
+        machine, small = self._machine, launch.kernel == AWAIT_FLAG
         text = f"launch of {launch.kernel}: worker {number} has no SM, all {self._processors.count} are taken"
         machine.scheduler.block(Wait(self._processors, lambda: text), lambda: self._processors.has_room(small))
         clock = max(self.agent.clock, self._processors.take(small))
@@ -202,7 +202,7 @@ class SimulatedStream:
             machine.stores.end(worker)
         machine.record("end", worker.clock)
         launch.running -= 1
-        self._processors.give_back(worker.clock, launch.kernel == AWAIT_WORD)
+        self._processors.give_back(worker.clock, launch.kernel == AWAIT_FLAG)
         machine.scheduler.wake(self._processors)
         machine.scheduler.wake(launch)
 
@@ -234,7 +234,7 @@ class SimulatedStream:
         machine, agent = self._machine, self.agent
         nbytes = target.numel() * target.element_size()
         low, high = extent(target) if nbytes else (0, 0)
-        before = machine.small_words(low, high)
+        before = machine.small_flags(low, high)
         rows = max(1, -(-target.shape[0] // PIECES)) if target.dim() else 1
         for first in range(0, target.shape[0] if target.dim() else 1, rows):
             machine.scheduler.switch()
@@ -278,19 +278,19 @@ class SimulatedStream:
             self._machine.observe_write(self.agent, output[piece])
             output[piece].copy_(made[piece])
 
-    def _run_wait_bell(self, bell: torch.Tensor, times: int) -> None:
+    def _run_wait_doorbell(self, doorbell: torch.Tensor, times: int) -> None:
         machine, agent = self._machine, self.agent
-        address = bell.data_ptr()
-        name = f"bell at {address:#x}"
+        address = doorbell.data_ptr()
+        name = f"doorbell at {address:#x}"
         machine.record("wait", agent.clock, detail=name)
         machine.scheduler.block(
-            Wait(address, lambda: f"bell is {int(bell)}, waits until it is {times}"),
+            Wait(address, lambda: f"doorbell is {int(doorbell)}, waits until it is {times}"),
             # On GPUs the host releases streams once some wait has ended by its limit.
-            lambda: int(bell) == times or machine.gave_up,
+            lambda: int(doorbell) == times or machine.gave_up,
         )
-        bell.zero_()
-        agent.clock = max(agent.clock, machine.words.latest(address))
-        machine.observe_bell(agent, bell)
+        doorbell.zero_()
+        agent.clock = max(agent.clock, machine.flags.latest(address))
+        machine.observe_doorbell(agent, doorbell)
         machine.record("resume", agent.clock, detail=name)
 
     # ------------------------------------------------------------------------------------------------------------- events

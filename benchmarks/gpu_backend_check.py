@@ -1,9 +1,9 @@
-"""Check the worlds on GPUs, and measure their copies; one process per GPU.
+"""Check the backends on GPUs, and measure their copies; one process per GPU.
 
-    timeout 300 torchrun --standalone --nproc-per-node=4 benchmarks/gpu_world_check.py --out check.json
+    timeout 300 torchrun --standalone --nproc-per-node=4 benchmarks/gpu_backend_check.py --out check.json
 
 Ends with a table, and status 0 if all is well, 1 otherwise (of torchrun too). It cannot hang: kernels poll a bounded
-number of times, a stream that waits too long for a bell is released by the host, collectives time out, and a watchdog
+number of times, a stream that waits too long for a doorbell is released by the host, collectives time out, and a watchdog
 ends the process.
 """
 
@@ -34,9 +34,9 @@ from triton.language import core
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import environment, kernels
-from tilelink.runtime.nvshmem import NvshmemWorld, library, nvshmem_heap
-from tilelink.runtime.peer import Arena, CudaStream, GpuWorld, PeerWorld
-from tilelink.runtime.world import Descriptor
+from tilelink.runtime.backend import Descriptor
+from tilelink.runtime.nvshmem import NvshmemBackend, library, nvshmem_heap
+from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend
 
 MIB = 1024 * 1024
 POLLS = 20_000_000
@@ -46,8 +46,8 @@ PATIENCE = 20.0
 WATCHDOG = 240
 """Seconds after which the process ends, whatever it is doing."""
 
-# An arena: words first, then what a peer puts there.
-SIGNAL, BELL, DATA = 0, 8, 4096
+# An arena: flags first, then what a peer puts there.
+SIGNAL, DOORBELL, DATA = 0, 8, 4096
 LANES = 1024
 
 
@@ -132,8 +132,8 @@ def word(arena: torch.Tensor, at: int) -> torch.Tensor:
     return view(arena, at, 1, torch.int64)
 
 
-def sync(bell: torch.Tensor, what: str) -> None:
-    """Wait for the device, at most PATIENCE; ring `bell` if a stream waits for it in vain, and fail."""
+def sync(doorbell: torch.Tensor, what: str) -> None:
+    """Wait for the device, at most PATIENCE; ring `doorbell` if a stream waits for it in vain, and fail."""
     done = torch.cuda.Event()
     deadline = time.monotonic() + PATIENCE
     done.record()
@@ -141,139 +141,139 @@ def sync(bell: torch.Tensor, what: str) -> None:
         time.sleep(0.0005)
     if not done.query():
         with torch.cuda.stream(torch.cuda.Stream()):
-            bell.fill_(1)
+            doorbell.fill_(1)
         torch.cuda.synchronize()
-        raise Failed(f"{what}: the stream still waited for its bell after {PATIENCE:.0f} s")
+        raise Failed(f"{what}: the stream still waited for its doorbell after {PATIENCE:.0f} s")
     torch.cuda.synchronize()
 
 
-def check_arena(world: GpuWorld, arena: Arena) -> str:
+def check_arena(backend: GpuBackend, arena: Arena) -> str:
     context = arena.context.tolist()
-    expect(context[:2] == [world.rank, world.ranks], f"context begins with {context[:2]}")
-    expect(context[2 + world.rank] == arena.local.data_ptr(), "context does not hold the own address")
-    expect(len(context) == 2 + world.ranks, f"context has {len(context)} words")
+    expect(context[:2] == [backend.rank, backend.ranks], f"context begins with {context[:2]}")
+    expect(context[2 + backend.rank] == arena.local.data_ptr(), "context does not hold the own address")
+    expect(len(context) == 2 + backend.ranks, f"context has {len(context)} flags")
     expect(int(arena.local.count_nonzero()) == 0, "the arena is not zeroed")
-    if world.topology.reach == "peer":
-        expect(all(arena.peer(pe).data_ptr() == context[2 + pe] for pe in range(world.ranks)), "peer() disagrees")
-    return str(world.topology.device)
+    if backend.topology.reach == "peer":
+        expect(all(arena.peer(pe).data_ptr() == context[2 + pe] for pe in range(backend.ranks)), "peer() disagrees")
+    return str(backend.topology.device)
 
 
-def check_exchange(world: GpuWorld, arena: Arena) -> str:
+def check_exchange(backend: GpuBackend, arena: Arena) -> str:
     """A kernel writes to a peer by translated pointers and signals it."""
-    data, seen = world.maker((LANES,), torch.int32)(), world.zeros(1, torch.int64)
-    before = (world.rank - 1) % world.ranks
+    data, seen = backend.maker((LANES,), torch.int32)(), backend.zeros(1, torch.int64)
+    before = (backend.rank - 1) % backend.ranks
     for total in (1, 2, 3):
         args = {"seen": seen, "data": data.fill_(-1), "context": arena.context, "signal_at": SIGNAL, "data_at": DATA}
         args |= {"total": total, "polls": POLLS, "COUNT": LANES}
-        world.main_stream().launch(exchange, 1, args, KernelOptions(4, 1))
+        backend.main_stream().launch(exchange, 1, args, KernelOptions(4, 1))
         torch.cuda.synchronize()
         expect(int(seen) == total, f"signal is {int(seen)} instead of {total}")
-        wanted = before * 100000 + total * 10000 + torch.arange(LANES, device=world.device)
+        wanted = before * 100000 + total * 10000 + torch.arange(LANES, device=backend.device)
         equal(data, wanted, f"data of rank {before}")
-        world.barrier()
+        backend.barrier()
     return "3 rounds"
 
 
-def check_bell(world: GpuWorld, arena: Arena) -> str:
-    """Copy engine: data, then a signal, to the next rank; its stream waits for the bell and copies on."""
-    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
+def check_doorbell(backend: GpuBackend, arena: Arena) -> str:
+    """Copy engine: data, then a signal, to the next rank; its stream waits for the doorbell and copies on."""
+    to, before = (backend.rank + 1) % backend.ranks, (backend.rank - 1) % backend.ranks
     source = view(arena.local, DATA, 2 * LANES, torch.int32)[:LANES]
-    one, landing = word(arena.local, BELL + 8), view(arena.local, DATA, 2 * LANES, torch.int32)[LANES:]
+    one, landing = word(arena.local, DOORBELL + 8), view(arena.local, DATA, 2 * LANES, torch.int32)[LANES:]
     target = view(arena.peer(to), DATA, 2 * LANES, torch.int32)[LANES:]
-    result, bell, side = world.maker((LANES,), torch.int32)(), word(arena.local, BELL), world.side_stream(0)
+    result, doorbell, side = backend.maker((LANES,), torch.int32)(), word(arena.local, DOORBELL), backend.side_stream(0)
     one.fill_(1)
     for turn in range(1, 6):
-        source.copy_(torch.arange(LANES, device=world.device) * turn + world.rank)
+        source.copy_(torch.arange(LANES, device=backend.device) * turn + backend.rank)
         landing.fill_(-1)
-        world.barrier()
-        side.wait(world.main_stream().record())
+        backend.barrier()
+        side.wait(backend.main_stream().record())
         side.copy(target, source)
-        side.copy(word(arena.peer(to), BELL), one)
-        side.wait_bell(bell)
+        side.copy(word(arena.peer(to), DOORBELL), one)
+        side.wait_doorbell(doorbell)
         side.copy(result, landing)
-        world.main_stream().wait(side.record())
-        sync(bell, "bell")
-        equal(result, torch.arange(LANES, device=world.device) * turn + before, f"data of rank {before}")
-        expect(int(bell) == 0, "the bell was not set back")
-        world.barrier()
+        backend.main_stream().wait(side.record())
+        sync(doorbell, "doorbell")
+        equal(result, torch.arange(LANES, device=backend.device) * turn + before, f"data of rank {before}")
+        expect(int(doorbell) == 0, "the doorbell was not set back")
+        backend.barrier()
     return "5 turns"
 
 
-def check_strided(world: GpuWorld, arena: Arena) -> str:
+def check_strided(backend: GpuBackend, arena: Arena) -> str:
     """Rows with a pitch, to the next rank."""
-    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
+    to, before = (backend.rank + 1) % backend.ranks, (backend.rank - 1) % backend.ranks
     shape, pitch = (37, 96), 160
     landing = view(arena.local, DATA, shape[0] * pitch, torch.int16).fill_(-1).view(shape[0], pitch)
     target = view(arena.peer(to), DATA, shape[0] * pitch, torch.int16).view(shape[0], pitch)
     stage = view(arena.local, MIB, 2 * shape[0] * shape[1], torch.int16).view(shape[0], 2 * shape[1])
-    stage.copy_(torch.arange(stage.numel(), device=world.device).view(stage.shape) + world.rank)
-    world.barrier()
-    world.main_stream().copy(target[:, 32 : 32 + shape[1]], stage[:, : shape[1]])
-    world.barrier()
-    wanted = torch.full((shape[0], pitch), -1, dtype=torch.int16, device=world.device)
-    wanted[:, 32 : 32 + shape[1]] = (stage - world.rank + before)[:, : shape[1]]
+    stage.copy_(torch.arange(stage.numel(), device=backend.device).view(stage.shape) + backend.rank)
+    backend.barrier()
+    backend.main_stream().copy(target[:, 32 : 32 + shape[1]], stage[:, : shape[1]])
+    backend.barrier()
+    wanted = torch.full((shape[0], pitch), -1, dtype=torch.int16, device=backend.device)
+    wanted[:, 32 : 32 + shape[1]] = (stage - backend.rank + before)[:, : shape[1]]
     equal(landing, wanted, f"rows of rank {before}")
     return f"{shape[0]} rows of {2 * shape[1]} bytes"
 
 
-def check_graph(world: GpuWorld, arena: Arena) -> str:
-    """Capture fork, copy, signal, bell, copy, join and a launch; replay with fresh data."""
-    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
-    source, one = view(arena.local, DATA, LANES, torch.int32), word(arena.local, BELL + 8)
+def check_graph(backend: GpuBackend, arena: Arena) -> str:
+    """Capture fork, copy, signal, doorbell, copy, join and a launch; replay with fresh data."""
+    to, before = (backend.rank + 1) % backend.ranks, (backend.rank - 1) % backend.ranks
+    source, one = view(arena.local, DATA, LANES, torch.int32), word(arena.local, DOORBELL + 8)
     landing = view(arena.local, MIB, LANES, torch.int32)
-    result, bell = world.maker((LANES,), torch.int32)(), word(arena.local, BELL)
+    result, doorbell = backend.maker((LANES,), torch.int32)(), word(arena.local, DOORBELL)
     one.fill_(1)
-    world.main_stream().launch(double, 1, {"data": result, "COUNT": LANES}, KernelOptions(4, 1))
+    backend.main_stream().launch(double, 1, {"data": result, "COUNT": LANES}, KernelOptions(4, 1))
     torch.cuda.synchronize()
 
     def step() -> None:
-        expect(world.capturing(), "capturing() does not notice the capture")
-        main, side = world.main_stream(), world.side_stream(0)
+        expect(backend.capturing(), "capturing() does not notice the capture")
+        main, side = backend.main_stream(), backend.side_stream(0)
         side.wait(main.record())
         side.copy(view(arena.peer(to), MIB, LANES, torch.int32), source)
-        side.copy(word(arena.peer(to), BELL), one)
-        side.wait_bell(bell)
+        side.copy(word(arena.peer(to), DOORBELL), one)
+        side.wait_doorbell(doorbell)
         side.copy(result, landing)
         main.wait(side.record())
         main.launch(double, 1, {"data": result, "COUNT": LANES}, KernelOptions(4, 1))
 
     graph = torch.cuda.CUDAGraph()
-    world.barrier()
+    backend.barrier()
     # NCCL's watchdog thread queries events meanwhile, which the default mode takes for a mistake of the capture.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
     for turn in range(10):
-        source.copy_(torch.arange(LANES, device=world.device) + 1000 * turn + world.rank)
+        source.copy_(torch.arange(LANES, device=backend.device) + 1000 * turn + backend.rank)
         landing.fill_(-1)
-        world.barrier()
+        backend.barrier()
         graph.replay()
-        sync(bell, "replayed bell")
-        equal(result, 2 * (torch.arange(LANES, device=world.device) + 1000 * turn + before), f"replay {turn}")
-        world.barrier()
+        sync(doorbell, "replayed doorbell")
+        equal(result, 2 * (torch.arange(LANES, device=backend.device) + 1000 * turn + before), f"replay {turn}")
+        backend.barrier()
     return "10 replays"
 
 
-def check_descriptor(world: GpuWorld, arena: Arena) -> str:
+def check_descriptor(backend: GpuBackend, arena: Arena) -> str:
     """Host TMA descriptors, the target's being of a peer's memory."""
-    if world.topology.device.capability < 90 or torch.version.hip:
+    if backend.topology.device.capability < 90 or torch.version.hip:
         return "no TMA here"
-    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
-    tile = torch.arange(64 * 64, device=world.device).view(64, 64).to(torch.float16)
+    to, before = (backend.rank + 1) % backend.ranks, (backend.rank - 1) % backend.ranks
+    tile = torch.arange(64 * 64, device=backend.device).view(64, 64).to(torch.float16)
     target = view(arena.peer(to), MIB, 64 * 64, torch.float16).view(64, 64)
-    args = {"target": Descriptor(target, (64, 64)), "source": Descriptor(tile + world.rank, (64, 64))}
-    world.main_stream().launch(copy_tile, 1, args, KernelOptions(4, 1))
-    world.barrier()
+    args = {"target": Descriptor(target, (64, 64)), "source": Descriptor(tile + backend.rank, (64, 64))}
+    backend.main_stream().launch(copy_tile, 1, args, KernelOptions(4, 1))
+    backend.barrier()
     equal(view(arena.local, MIB, 64 * 64, torch.float16).view(64, 64), tile + before, f"tile of rank {before}")
     return "64×64 fp16"
 
 
-def check_refusals(world: GpuWorld, arena: Arena) -> str:
+def check_refusals(backend: GpuBackend, arena: Arena) -> str:
     """More workers than can be resident, and a tensor on the CPU."""
-    data = world.zeros(LANES, torch.int32)
+    data = backend.zeros(LANES, torch.int32)
     compiled = double.warmup(data=data, COUNT=LANES, grid=(1,), num_warps=32, num_stages=1)
     resident = kernels.resident_workers(compiled)
-    expect(resident >= world.topology.device.sms, f"only {resident} workers are resident")
-    stream = world.main_stream()
+    expect(resident >= backend.topology.device.sms, f"only {resident} workers are resident")
+    stream = backend.main_stream()
     for code, workers, tensor in (("TL405", resident + 1, data), ("TL425", 1, data.cpu())):
         try:
             stream.launch(double, workers, {"data": tensor, "COUNT": LANES}, KernelOptions(32, 1))
@@ -285,19 +285,19 @@ def check_refusals(world: GpuWorld, arena: Arena) -> str:
     return f"{resident} workers of 32 warps"
 
 
-def check_launch_cost(world: GpuWorld, arena: Arena) -> str:
-    """Host time of a launch, of a copy and of a bell."""
-    stream, bell = world.main_stream(), word(arena.local, BELL)
-    data, other = world.zeros(LANES, torch.int32), world.zeros(LANES, torch.int32)
+def check_launch_cost(backend: GpuBackend, arena: Arena) -> str:
+    """Host time of a launch, of a copy and of a doorbell."""
+    stream, doorbell = backend.main_stream(), word(arena.local, DOORBELL)
+    data, other = backend.zeros(LANES, torch.int32), backend.zeros(LANES, torch.int32)
     launch = host_micros(lambda: stream.launch(double, 1, {"data": data, "COUNT": LANES}, KernelOptions(4, 1)))
     copy = host_micros(lambda: stream.copy(data, other))
 
     def ring() -> None:
-        bell.fill_(1)
-        stream.wait_bell(bell)
+        doorbell.fill_(1)
+        stream.wait_doorbell(doorbell)
 
-    fill = host_micros(lambda: bell.fill_(0))
-    return f"launch {launch:.1f} µs, copy {copy:.1f} µs, bell {host_micros(ring) - fill:.1f} µs"
+    fill = host_micros(lambda: doorbell.fill_(0))
+    return f"launch {launch:.1f} µs, copy {copy:.1f} µs, doorbell {host_micros(ring) - fill:.1f} µs"
 
 
 def host_micros(action: Callable[[], Any], times: int = 200) -> float:
@@ -311,26 +311,26 @@ def host_micros(action: Callable[[], Any], times: int = 200) -> float:
     return spent / times * 1e6
 
 
-def check_bandwidth(world: GpuWorld, arena: Arena) -> str:
+def check_bandwidth(backend: GpuBackend, arena: Arena) -> str:
     """Push to the next rank on a side stream, all ranks at once; GB/s of the slowest rank."""
     found = []
     for mib in (1, 8, 64):
-        source = world.maker((mib * MIB,), torch.uint8)().random_()
-        target = arena.peer((world.rank + 1) % world.ranks)[MIB : MIB + mib * MIB]
-        rate = min(world.agree(push_rate(world, world.side_stream(1), target, source)))
+        source = backend.maker((mib * MIB,), torch.uint8)().random_()
+        target = arena.peer((backend.rank + 1) % backend.ranks)[MIB : MIB + mib * MIB]
+        rate = min(backend.agree(push_rate(backend, backend.side_stream(1), target, source)))
         found.append(f"{mib} MiB {rate:.0f}")
-        world.barrier()
+        backend.barrier()
         got = arena.local[MIB : MIB + mib * MIB]
-        checksums = world.agree(int(source.view(torch.int32).sum(dtype=torch.int64)))
+        checksums = backend.agree(int(source.view(torch.int32).sum(dtype=torch.int64)))
         mine = int(got.view(torch.int32).sum(dtype=torch.int64))
-        expect(mine == checksums[(world.rank - 1) % world.ranks], f"{mib} MiB arrived changed")
+        expect(mine == checksums[(backend.rank - 1) % backend.ranks], f"{mib} MiB arrived changed")
     return "GB/s: " + ", ".join(found)
 
 
-def push_rate(world: GpuWorld, stream: CudaStream, target: torch.Tensor, source: torch.Tensor) -> float:
+def push_rate(backend: GpuBackend, stream: CudaStream, target: torch.Tensor, source: torch.Tensor) -> float:
     times = []
     for _ in range(12):
-        world.barrier()
+        backend.barrier()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record(stream.stream)
         stream.copy(target, source)
@@ -340,24 +340,24 @@ def push_rate(world: GpuWorld, stream: CudaStream, target: torch.Tensor, source:
     return source.numel() / statistics.median(times[2:]) / 1e6
 
 
-def check_device_library(world: GpuWorld, arena: Arena) -> str:
-    """A kernel linked with NVSHMEM's bitcode, and one that is not, in one world."""
-    found = world.zeros(1, torch.int32) - 1
+def check_device_library(backend: GpuBackend, arena: Arena) -> str:
+    """A kernel linked with NVSHMEM's bitcode, and one that is not, in one backend."""
+    found = backend.zeros(1, torch.int32) - 1
     begin = time.perf_counter()
-    world.main_stream().launch(report_pe, 1, {"target": found}, KernelOptions(4, 1))
+    backend.main_stream().launch(report_pe, 1, {"target": found}, KernelOptions(4, 1))
     torch.cuda.synchronize()
-    expect(int(found) == world.rank, f"nvshmem_my_pe() is {int(found)}")
+    expect(int(found) == backend.rank, f"nvshmem_my_pe() is {int(found)}")
     return f"first launch {time.perf_counter() - begin:.1f} s"
 
 
-Check = Callable[[GpuWorld, Arena], str]
-HOST_CHECKS: tuple[Check, ...] = (check_arena, check_bell, check_strided)
+Check = Callable[[GpuBackend, Arena], str]
+HOST_CHECKS: tuple[Check, ...] = (check_arena, check_doorbell, check_strided)
 PEER_CHECKS: tuple[Check, ...] = (*HOST_CHECKS, check_exchange, check_descriptor, check_graph)
 ALL_CHECKS: tuple[Check, ...] = (*PEER_CHECKS, check_refusals, check_launch_cost, check_bandwidth)
 
 
 class Report:
-    """Runs checks until the first that fails: afterwards streams and words are in no known state.
+    """Runs checks until the first that fails: afterwards streams and flags are in no known state.
 
     Args:
         out: where the results go as JSON.
@@ -392,9 +392,9 @@ class Report:
         os._exit(1)
 
 
-def check_world(report: Report, name: str, make: Callable[[], GpuWorld], checks: tuple[Check, ...]) -> None:
-    """Make a world and an arena, run the checks, free both."""
-    made: list[GpuWorld] = []
+def check_backend(report: Report, name: str, make: Callable[[], GpuBackend], checks: tuple[Check, ...]) -> None:
+    """Make a backend and an arena, run the checks, free both."""
+    made: list[GpuBackend] = []
     arenas: list[Arena] = []
 
     def start() -> str:
@@ -413,13 +413,13 @@ def check_world(report: Report, name: str, make: Callable[[], GpuWorld], checks:
 
 
 def check_all(report: Report) -> None:
-    check_world(report, "peer", PeerWorld, ALL_CHECKS)
+    check_backend(report, "peer", PeerBackend, ALL_CHECKS)
     if importlib.util.find_spec("nvshmem") is None:
         report.results.append(Result("nvshmem", True, 0.0, "skipped: nvshmem4py is not installed"))
         return
-    check_world(report, "nvshmem", NvshmemWorld, (*PEER_CHECKS, check_device_library, check_bandwidth))
-    check_world(report, "network", lambda: NvshmemWorld(reach="network"), (*HOST_CHECKS, check_device_library))
-    check_world(report, "peer on NVSHMEM", lambda: PeerWorld(heap=nvshmem_heap), PEER_CHECKS)
+    check_backend(report, "nvshmem", NvshmemBackend, (*PEER_CHECKS, check_device_library, check_bandwidth))
+    check_backend(report, "network", lambda: NvshmemBackend(reach="network"), (*HOST_CHECKS, check_device_library))
+    check_backend(report, "peer on NVSHMEM", lambda: PeerBackend(heap=nvshmem_heap), PEER_CHECKS)
 
     def stop() -> str:
         library.stop()

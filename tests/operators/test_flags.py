@@ -1,4 +1,4 @@
-"""Which words a wait looks at, where tiles and words are cut in different ways: against torch, and on meshes of ranks."""
+"""Which flags a wait looks at, where tiles and flags are cut in different ways: against torch, and on meshes of ranks."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def along_both(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_walk_by_words_counts_from_its_ranks_part(ranks: int) -> None:
+def test_a_walk_by_flags_counts_from_its_ranks_part(ranks: int) -> None:
     x = split(random(5, 2), ranks)
     wanted = each([3 * torch.cat(x)] * ranks, [3 * part.sum(0) + part for part in x])
     walked = gathered_and_summed.schedule(tripled=sms(M=1, N=2), plus_column_sums=sms(M=2, N=2, joins="tripled"))
     assert_as_torch(walked, Problem(each(x), wanted, {"M": 5}), ranks)
 
 
-def test_a_tile_that_a_table_places_lies_in_several_words() -> None:
+def test_a_tile_that_a_table_places_lies_in_several_flags() -> None:
     x, start = random(7, 2), torch.tensor([0, 1, 4, 7], dtype=torch.int32)
     segment = torch.tensor([0, 1, 1, 1, 2, 2, 2])[:, None]
     shifted = by_segment.schedule(tripled=sms(M=2, own_kernel=True), plus_segment=sms(M=2))

@@ -1,4 +1,4 @@
-"""Bells, the words that streams of copy engines wait for and reset: each that is rung is waited for just once in a call."""
+"""Doorbells, the flags that streams of copy engines wait for and reset: each that is rung is waited for just once in a call."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def planned(op: Operator, rows: int = 4, **more: Any) -> Plan:
 
 
 @pytest.mark.parametrize("program", [once, apart])
-def test_bells_of_several_notifies(program: Any) -> None:
+def test_doorbells_of_several_notifies(program: Any) -> None:
     plan = planned(moved(program))
-    assert [c.bells for c in plan.channels if c.tensor == "made_out"] == [True]
+    assert [c.doorbells for c in plan.channels if c.tensor == "made_out"] == [True]
     assert_right(plan)
 
 
@@ -79,8 +79,8 @@ def test_two_transfers_of_one_tile(program: Any) -> None:
 
 
 @pytest.mark.parametrize("program", [once, apart])
-def test_words_of_two_transfers(program: Any) -> None:
-    """The words of chunks twice as long, counted right: two chunks wait for each."""
+def test_flags_of_two_transfers(program: Any) -> None:
+    """The flags of chunks twice as long, counted right: two chunks wait for each."""
     wide = planned(moved(program), rows=8).channel("made_out")
     plan = planned(moved(program))
     plan = replace(plan, channels=tuple(wide if c.name == wide.name else c for c in plan.channels))
@@ -88,8 +88,8 @@ def test_words_of_two_transfers(program: Any) -> None:
 
 
 @pytest.mark.parametrize("program", [once, apart])
-def test_a_bell_that_nobody_hears(program: Any) -> None:
-    """Transfers of own rows only. That tiles are missing is seen before; of the bells, the table says so by itself."""
+def test_a_doorbell_that_nobody_hears(program: Any) -> None:
+    """Transfers of own rows only. That tiles are missing is seen before; of the doorbells, the table says so by itself."""
     plan = planned(moved(program))
     grid = tuple(replace(g, kind="mine") if g.kind == "cut" else g for g in plan.step("scatter").grid)
     order, total = decode(grid, ("row",))
@@ -105,23 +105,23 @@ def pushed() -> Plan:
     return plan_of(gemm_rs, 3, SIZES, **schedule)
 
 
-def test_what_stays_has_no_bell() -> None:
+def test_what_stays_has_no_doorbell() -> None:
     plan = pushed()
     channel = plan.channel("matmul_out")
     for rank in range(3):
         heard = [a.index for a in actions(lower(plan), "scatter", rank)[0] if isinstance(a, Wait)]
-        assert heard == [word for word in (*range(2 * rank + 2, 6), *range(2 * rank)) if word // 2 != rank]
-        assert heard == sorted(heard, key=lambda word: (word - 2 * rank) % 6)
-        assert [channel.rung(word, plan.env(rank)) for word in range(6)] == [word in heard for word in range(6)]
+        assert heard == [flag for flag in (*range(2 * rank + 2, 6), *range(2 * rank)) if flag // 2 != rank]
+        assert heard == sorted(heard, key=lambda flag: (flag - 2 * rank) % 6)
+        assert [channel.rung(flag, plan.env(rank)) for flag in range(6)] == [flag in heard for flag in range(6)]
     assert_right(plan)
 
 
-def test_bells_that_are_rung_for_what_stays() -> None:
-    """They would be heard in a later call, whose words may stand for other rows."""
+def test_doorbells_that_are_rung_for_what_stays() -> None:
+    """They would be heard in a later call, whose flags may stand for other rows."""
     plan = pushed()
     assert asked(with_channel(plan, "matmul_out", rings=F.of(1))).error is not None
 
 
-def test_chunks_that_leave_without_a_bell() -> None:
+def test_chunks_that_leave_without_a_doorbell() -> None:
     plan = with_channel(pushed(), "matmul_out", rings=F.binary("==", Sym("c0") // 2, Sym("rank")))
     assert_refused(plan, "TL605")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def by_runs(schedule: Schedule) -> bool:
+def by_panels(schedule: Schedule) -> bool:
     """Whether a library function takes some step's tiles run by run."""
     return any(isinstance(p, Library) and p.runs for _, p in schedule.entries)
 
@@ -39,16 +39,16 @@ def instead(plan: Plan) -> tuple[dict[str, Placement], tuple[str, ...]]:
     """What steps get whose function refuses and whose placement says what to do then; and why, as notes of the plan."""
     found = [(s.path, library, why) for s, library, why in refusals(plan)]
     notes = tuple(
-        f"{path}: not by {library.name}, because {why}" for path, library, why in found if library.otherwise is not None
+        f"{path}: not by {library.name}, because {why}" for path, library, why in found if library.fallback is not None
     )
-    return {path: library.otherwise for path, library, _ in found if library.otherwise is not None}, notes
+    return {path: library.fallback for path, library, _ in found if library.fallback is not None}, notes
 
 
 def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:
     """Steps whose function cannot take what rank 0 has, and why; simulated ones take anything."""
     lowered: Lowered | None = None
-    for step in plan.steps if plan.topology.world != "simulated" else ():
-        function = function_of(step.library.function) if step.library is not None and step.by_runs else None
+    for step in plan.steps if plan.topology.backend != "simulated" else ():
+        function = function_of(step.library.function) if step.library is not None and step.by_panels else None
         if step.library is None or not isinstance(function, ByRuns) or function.refuses is None:
             continue
         lowered = lowered or lower(plan)

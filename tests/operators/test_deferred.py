@@ -28,10 +28,12 @@ from tilelink.pipeline.compiled import emitted
 MATMUL = sms(3, M=16, N=64, K=16, order=("ring+1", "group 2"))
 OPERATORS: dict[str, Operator] = {
     "copy engine": gemm_rs.schedule(
-        matmul=MATMUL, scatter=copy_engine(M=32, order="ring+1"), reduce=fused("matmul", behind=True, N=16)
+        matmul=MATMUL, scatter=copy_engine(M=32, order="ring+1"), reduce=fused("matmul", deferred=True, N=16)
     ),
     "by workers": gemm_rs.schedule(
-        matmul=MATMUL, scatter=sms(1, M=32, order="ring+1", own_kernel=True), reduce=fused("matmul", behind=True, N=64)
+        matmul=MATMUL,
+        scatter=sms(1, M=32, order="ring+1", own_kernel=True),
+        reduce=fused("matmul", deferred=True, N=64),
     ),
 }
 SIZES = {"M": 48, "K": 16, "N": 64}
@@ -42,7 +44,7 @@ SIZES = {"M": 48, "K": 16, "N": 64}
 )
 @pytest.mark.parametrize("name", OPERATORS)
 def test_against_torch(name: str, watchdog: float | None, ranks: int) -> None:
-    """Sizes that end inside a tile, a piece and a part, and ranks without rows; the counter of tickets begins anew."""
+    """Sizes that end inside a tile, a subtile and a part, and ranks without rows; the counter of work indices begins anew."""
     calls = [RS.call(m, n, 24, ranks, torch.bfloat16, salt=n) for m, n in ((37, 100), (1, 64), (37, 7))]
 
     def main() -> None:
@@ -115,13 +117,13 @@ def last_first(tile: tuple[int, ...], rank: int, ranks: int) -> int:
         ({"scatter": sms(1, M=32)}, "`matmul` shares its workers with other steps"),
         ({"scatter": fused("matmul")}, "`matmul` hands its tiles over and stores none: nobody moves them from memory"),
         (
-            {"scatter": fused("matmul", behind=True), "reduce": fused("matmul")},
+            {"scatter": fused("matmul", deferred=True), "reduce": fused("matmul")},
             "it does not compute for this rank's own rows alone",
         ),
     ],
 )
 def test_what_cannot_come_behind(schedule: dict[str, Any], why: str) -> None:
-    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", behind=True)}
+    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", deferred=True)}
     with pytest.raises(TilelinkError, match="TL333") as caught:
         plan_of(gemm_rs, 3, SIZES, **(placed | schedule))
     assert caught.value.message.endswith("cannot come behind the tiles of `matmul`")
@@ -142,11 +144,11 @@ def sums_and_parts(x: Any, weight: Any) -> Any:
 
 
 def test_what_runs_for_all_tiles_cannot_come_behind() -> None:
-    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", behind=True)}
-    plan = plan_of(sums_and_parts, 3, SIZES, **placed, positive=fused("matmul", behind=None))
-    assert [s.path for s in plan.steps if s.behind] == ["reduce"]
+    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", deferred=True)}
+    plan = plan_of(sums_and_parts, 3, SIZES, **placed, positive=fused("matmul", deferred=None))
+    assert [s.path for s in plan.steps if s.deferred] == ["reduce"]
     with pytest.raises(TilelinkError, match="TL333") as caught:
-        plan_of(sums_and_parts, 3, SIZES, **placed, positive=fused("matmul", behind=True))
+        plan_of(sums_and_parts, 3, SIZES, **placed, positive=fused("matmul", deferred=True))
     assert caught.value.why == "it does not compute for this rank's own rows alone"
 
 
@@ -156,11 +158,13 @@ def gathered_first(x: Any, weight: Any) -> Any:
 
 
 def test_nothing_comes_behind_a_host_that_waits() -> None:
-    """A worker that waits for a ticket's words could hold up the one whose tile a peer waits for."""
+    """A worker that waits for a work index's flags could hold up the one whose tile a peer waits for."""
     placed = {"gather": copy_engine(push=True), "matmul": MATMUL, "scatter": copy_engine(M=32)}
-    assert not plan_of(gathered_first, 3, SIZES, **placed, reduce=fused("matmul", behind=None)).step("reduce").behind
+    assert (
+        not plan_of(gathered_first, 3, SIZES, **placed, reduce=fused("matmul", deferred=None)).step("reduce").deferred
+    )
     with pytest.raises(TilelinkError, match="TL333") as caught:
-        plan_of(gathered_first, 3, SIZES, **placed, reduce=fused("matmul", behind=True))
+        plan_of(gathered_first, 3, SIZES, **placed, reduce=fused("matmul", deferred=True))
     assert caught.value.why == "`matmul` waits for others"
 
 
@@ -182,7 +186,7 @@ def fetched(x: Any, weight: Any) -> Any:
 
 
 def test_what_somebody_waits_for_cannot_come_behind() -> None:
-    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", behind=True)}
+    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", deferred=True)}
     with pytest.raises(TilelinkError, match="TL333") as caught:
         plan_of(fetched, 3, SIZES, **placed, gather=copy_engine(push=False))
     assert caught.value.why == "somebody waits for what it makes"

@@ -1,4 +1,4 @@
-"""Small tensors of brief calls come by words that hold data and the number of the call: who reads one waits for it."""
+"""Small tensors of epoch-signalled calls come by words that hold data and the number of the call: who reads one waits for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulated.breaking import Break, Edit, breaking, changed
 from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
 from tilelink import Operator, TilelinkError
 from tilelink.cost import H200
-from tilelink.ir.low_latency import MOST
+from tilelink.ir.ll_protocol import MOST
 from tilelink.ir.topology import Device, Topology
 from tilelink.ops import all_reduce_one_shot, all_reduce_two_shot, gemm_ar_one_shot
 from tilelink.ops.all_reduce_one_shot import exchange
@@ -29,7 +29,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS, **given: Any) -> set[str]:
-    return set(operator.plan(*arguments, ranks=ranks, **given).low_latency)
+    return set(operator.plan(*arguments, ranks=ranks, **given).ll)
 
 
 # ------------------------------------------------------------------------------------------------------- which tensors
@@ -46,7 +46,7 @@ def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS, *
         ((49, 2048), BF16, False),
     ],
 )
-def test_small_tensors_of_whole_words(shape: tuple[int, int], dtype: torch.dtype, words: bool) -> None:
+def test_small_tensors_of_whole_flags(shape: tuple[int, int], dtype: torch.dtype, words: bool) -> None:
     assert MOST == 2 * 48 * 2048 * 2
     assert words_of(all_reduce_one_shot, torch.empty(shape, dtype=dtype)) == ({"inbox"} if words else set())
 
@@ -54,16 +54,16 @@ def test_small_tensors_of_whole_words(shape: tuple[int, int], dtype: torch.dtype
 def test_of_brief_calls_alone() -> None:
     x = torch.empty(3, 64, dtype=BF16)
     assert words_of(all_reduce_one_shot.schedule(slots=1), x) == set()
-    assert words_of(all_reduce_one_shot.schedule(low_latency=False), x) == set()
+    assert words_of(all_reduce_one_shot.schedule(ll=False), x) == set()
     assert words_of(gemm_ar_one_shot, torch.empty(3, 64, dtype=BF16), torch.empty(64, 96, dtype=BF16)) == {"inbox"}
-    assert all_reduce_two_shot.plan(x, ranks=RANKS).brief
+    assert all_reduce_two_shot.plan(x, ranks=RANKS).epoch_signalled
     assert words_of(all_reduce_two_shot, x) == set()  # peers fetch the sums
 
 
 @pytest.mark.parametrize(("capability", "words"), [(90, {"inbox"}), (100, {"inbox"}), (94, set()), (95, set())])
 def test_not_through_caches_that_keep_what_is_stored(capability: int, words: set[str]) -> None:
     topology = Topology(2, device=Device(capability=capability))
-    assert all_reduce_one_shot.plan(torch.empty(2, 64), topology=topology).low_latency == words
+    assert all_reduce_one_shot.plan(torch.empty(2, 64), topology=topology).ll == words
 
 
 @tilelink.program("R/R M N, R M N, R M N -> M N")
@@ -91,7 +91,7 @@ def test_all_or_none(dtype: str, words: set[str]) -> None:
         return two_inboxes(x, tilelink.symmetric("R M N", like=x), tilelink.symmetric("R M N", like=x, dtype=dtype))
 
     operator = tilelink.operator("M N -> M N", name=f"both_{dtype}")(both)
-    assert operator.plan(torch.empty(2, 64), ranks=2).brief
+    assert operator.plan(torch.empty(2, 64), ranks=2).epoch_signalled
     assert words_of(operator, torch.empty(2, 64), ranks=2) == words
 
 
@@ -174,12 +174,12 @@ PROGRAMS = {p.name: operator_of(p) for p in (exchange, masked, one_for_all, wait
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_of_programs_that_push_once_and_read_what_they_wait_for(name: str) -> None:
     x = torch.empty(4, 64, dtype=BF16)
-    assert PROGRAMS[name].plan(x, ranks=2).brief
+    assert PROGRAMS[name].plan(x, ranks=2).epoch_signalled
     assert words_of(PROGRAMS[name], x, ranks=2) == ({"inbox"} if name in ("exchange", "doubled") else set())
 
 
 @pytest.mark.parametrize("columns", [1, 32])
-def test_of_tiles_of_whole_words(columns: int) -> None:
+def test_of_tiles_of_whole_flags(columns: int) -> None:
     operator = PROGRAMS["exchange"].schedule(exchange=tilelink.sms(M=2, N=columns))
     assert words_of(operator, torch.empty(4, 64, dtype=BF16), ranks=2) == ({"inbox"} if columns > 1 else set())
 
@@ -191,7 +191,7 @@ def numbered(shape: tuple[int, ...], dtype: torch.dtype, call: int, rank: int) -
 
 
 SHAPES = [((1, 2), BF16), ((5, 96), BF16), ((3, 130), F16), ((7, 33), F32), ((4, 33), BF16), ((2, 64), F32)]
-"""Words of one and of two elements, tiles with and without lanes to spare; and one that has words of its own."""
+"""Words of one and of two elements, tiles with and without lanes to spare; and one that has flags of its own."""
 
 
 def calls(ranks: int) -> bool:
@@ -283,7 +283,7 @@ def test_rows_whose_length_is_made_from_others() -> None:
 def test_a_product_whose_tiles_are_exchanged_from_registers() -> None:
     x, w = ([numbered(shape, BF16, k, r) for r in range(3)] for k, shape in enumerate(((20, 24), (24, 96))))
     parts = [(a.float() @ b.float()).to(BF16).float() for a, b in zip(x, w, strict=True)]
-    for y in gemm_ar_one_shot.schedule(sequential=False)(x, w):
+    for y in gemm_ar_one_shot.schedule(unfused=False)(x, w):
         assert torch.equal(y, sum(parts).to(BF16))  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -296,7 +296,7 @@ def test_nothing_is_signalled() -> None:
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and ast.unparse(n.func.value) == "shmem"
     ]
     assert sorted(called) == ["ll_load", "ll_pack", "ptr"]
-    assert "inbox_words" not in text
+    assert "inbox_flags" not in text
 
 
 def test_words_lie_in_memory_of_their_own() -> None:
@@ -428,7 +428,7 @@ def test_a_single_number_is_signalled() -> None:
 
     operator = tilelink.operator("R/R -> R/R", name="number", schedule={"add": tilelink.sms(joins="tell")})(body)
     x = [torch.tensor(3.0), torch.tensor(4.0)]
-    assert operator.plan(x[0], ranks=2).brief
+    assert operator.plan(x[0], ranks=2).epoch_signalled
     assert words_of(operator, x[0], ranks=2) == set()
     assert [y.item() for y in operator(x)] == [7.0, 7.0]
 
@@ -522,7 +522,7 @@ def test_words_that_are_stored_one_by_one() -> None:
         return added(inbox)
 
     placed = {"twice": tilelink.sms(M=1, N=1), "added": tilelink.sms(M=1, N=16, joins="twice")}
-    operator = tilelink.operator("M N -> M N", name="single_words", schedule=placed)(body)
+    operator = tilelink.operator("M N -> M N", name="single_flags", schedule=placed)(body)
     assert words_of(operator, torch.empty(1, 16), ranks=2) == {"inbox"}
     recorder = Recorder()
     tilelink.launch(lambda: operator(torch.ones(1, 16)), 2, recorder=recorder, device=Device(sms=1))

@@ -1,4 +1,4 @@
-"""What results are compared with: the product that a signature states, else the operator's plain form."""
+"""What results are compared with: the product that a signature states, else the operator's unfused form."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from tilelink.explore.cases import Case
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.pipeline.arguments import constants_of
-from tilelink.runtime.world import World
-from tilelink.tuning.comparing import relative_error, results
+from tilelink.runtime.backend import Backend
+from tilelink.tuning.comparison import relative_error, results
 
 PRODUCT = "the product of the signature, by torch in fp32"
-PLAIN = "the operator's plain form, by torch in fp32"
+PLAIN = "the operator's unfused form, by torch in fp32"
 LIBRARY = "tilelink.ops."
 
 
 def against(case: Case, simulated: bool) -> str | None:
-    """In words; None: there is nothing."""
+    """In flags; None: there is nothing."""
     if case.contraction is not None:
         return PRODUCT
     return PLAIN if _has_plain_form(case, simulated) else None
@@ -36,48 +36,50 @@ def _has_plain_form(case: Case, simulated: bool) -> bool:
     return all(a.name in op.uneven or case.size(a.size) % case.topology.ranks == 0 for a in split)
 
 
-def error_of(case: Case, world: World, device: str, found: Any) -> float:
+def error_of(case: Case, backend: Backend, device: str, found: Any) -> float:
     """The largest of this rank's results; collective."""
     if case.contraction is not None:
-        return relative_error(found, case.expected(world.rank, device))
-    pairs = zip(results(found), results(_plain(case, world, device)), strict=True)
+        return relative_error(found, case.expected(backend.rank, device))
+    pairs = zip(results(found), results(_plain(case, backend, device)), strict=True)
     return float(torch.tensor([relative_error(y, wanted.float()) for y, wanted in pairs]).amax())  # NaN if any is
 
 
-def _plain(case: Case, world: World, device: str) -> Any:
+def _plain(case: Case, backend: Backend, device: str) -> Any:
     op, given = case.operator, case.given
     assert op.reference_fn is not None, "to be asked for first"
-    arguments = [t.float() if t.is_floating_point() else t for t in case.arguments(world.rank, device)]
+    arguments = [t.float() if t.is_floating_point() else t for t in case.arguments(backend.rank, device)]
     sizes = {name: given[name] for name in op.uneven if name in given}
-    group = Simulated(world) if world.group is None else world.group
+    group = Simulated(backend) if backend.group is None else backend.group
     with torch.no_grad():
         return op.reference_fn(*arguments, **constants_of(op.signature, given), **sizes, group=group)
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Simulated ranks as a group that brings the collectives of plain forms, under torch.distributed's names."""
+    """Simulated ranks as a group that brings the collectives of unfused forms, under torch.distributed's names."""
 
-    world: World
+    backend: Backend
 
     @property
     def collectives(self) -> Simulated:
         return self
 
     def get_rank(self, group: Simulated) -> int:
-        return group.world.rank
+        return group.backend.rank
 
     def get_world_size(self, group: Simulated) -> int:
-        return group.world.ranks
+        return group.backend.ranks
 
     def all_reduce(self, tensor: torch.Tensor, *, group: Simulated) -> None:
-        tensor.copy_(torch.stack(group.world.agree(tensor)).sum(0))
+        tensor.copy_(torch.stack(group.backend.agree(tensor)).sum(0))
 
     def all_gather_into_tensor(self, output: torch.Tensor, tensor: torch.Tensor, *, group: Simulated) -> None:
-        output.copy_(torch.cat(group.world.agree(tensor)))
+        output.copy_(torch.cat(group.backend.agree(tensor)))
 
     def reduce_scatter_tensor(self, output: torch.Tensor, tensor: torch.Tensor, *, group: Simulated) -> None:
-        output.copy_(torch.stack(group.world.agree(tensor)).sum(0).chunk(group.world.ranks)[group.world.rank])
+        output.copy_(torch.stack(group.backend.agree(tensor)).sum(0).chunk(group.backend.ranks)[group.backend.rank])
 
     def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, *, group: Simulated) -> None:
-        output.copy_(torch.cat([sent.chunk(group.world.ranks)[group.world.rank] for sent in group.world.agree(tensor)]))
+        output.copy_(
+            torch.cat([sent.chunk(group.backend.ranks)[group.backend.rank] for sent in group.backend.agree(tensor)])
+        )

@@ -16,6 +16,7 @@ from tilelink import cost
 from tilelink.errors import TilelinkError, with_article
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.arena import Arena, Arenas, SymmetricBlock, SymmetricMemory
+from tilelink.runtime.backend import Call, Reports, Step, Work, plain_step
 from tilelink.runtime.grid import Grid, laid_out, suffix
 from tilelink.runtime.refusals import no_such_group, not_in_group, one_size
 from tilelink.runtime.simulated.agents import Agent, Wait
@@ -25,10 +26,9 @@ from tilelink.runtime.simulated.memory import Region, StoreBuffer
 from tilelink.runtime.simulated.scheduler import Blame, Policy, Scheduler, Standstill, Turns
 from tilelink.runtime.simulated.standstill import report
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
-from tilelink.runtime.world import Call, Reports, Step, Work, plain_step
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `runtime.world.World` for ranks that are threads of one process, of which one runs at a time.
+# `runtime.backend.Backend` for ranks that are threads of one process, of which one runs at a time.
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +43,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Some ranks of a simulated world, by their numbers there; each is numbered by its place here."""
+    """Some ranks of a simulated run, by their numbers there; each is numbered by its place here."""
 
     members: tuple[int, ...]
 
@@ -92,8 +92,8 @@ class Meetings:
         return [meeting.values[r] for r in members]
 
 
-class SimulatedWorld(SymmetricMemory):
-    """One rank. Implements `runtime.world.World`."""
+class SimulatedBackend(SymmetricMemory):
+    """One rank. Implements `runtime.backend.Backend`."""
 
     late = False
     only_references = False
@@ -134,7 +134,7 @@ class SimulatedWorld(SymmetricMemory):
             raise not_in_group(self.rank, ranks)
         return Group(tuple(ranks))
 
-    def within(self, group: Any) -> SimulatedWorld:
+    def within(self, group: Any) -> SimulatedBackend:
         if not isinstance(group, Group):
             raise TilelinkError(
                 "TL454",
@@ -147,7 +147,7 @@ class SimulatedWorld(SymmetricMemory):
         if group.members == tuple(range(self.ranks)):
             return self
         members = tuple(self.members[r] for r in group.members)
-        made = SimulatedWorld(self._machine, self._interpreter, self._meetings.within(members), self._host)
+        made = SimulatedBackend(self._machine, self._interpreter, self._meetings.within(members), self._host)
         made._processors, made._streams = self._processors, self._streams
         return made
 
@@ -155,7 +155,7 @@ class SimulatedWorld(SymmetricMemory):
         del group
         return None
 
-    def laid_out(self, grid: Grid) -> SimulatedWorld:
+    def laid_out(self, grid: Grid) -> SimulatedBackend:
         members, between = self.members, self._machine.between
         return laid_out(self, self.topology, grid, lambda line: between(tuple(members[r] for r in line)))
 
@@ -184,7 +184,7 @@ class SimulatedWorld(SymmetricMemory):
 
     def _forget(self, region: Region) -> None:
         """This rank's instance of an arena that no rank uses any more."""
-        self._machine.words.forget(region.start, region.end)
+        self._machine.flags.forget(region.start, region.end)
         self._machine.arrivals.forget(region.start, region.end)
         if self._machine.observer is not None:
             self._machine.observer.freed(region.start, region.end)
@@ -239,7 +239,7 @@ class SimulatedWorld(SymmetricMemory):
             self._host.clock = max(self._host.clock, stream.agent.clock)
         self._machine.after(self._host, [self._machine.mark(s.agent) for s in self._streams.values()])
 
-    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> None:
+    def watch_over(self, guard: Reports, doorbells: Callable[[], list[torch.Tensor]]) -> None:
         """Nobody: the scheduler knows when all wait."""
 
     def drain(self) -> None:
@@ -276,11 +276,11 @@ def _name(rank: int, members: tuple[int, ...]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Starts a simulated world: every rank's program in one process, one seeded schedule.
+# Starts a simulated run: every rank's program in one process, one seeded schedule.
 
 
 def simulate(
-    main: Callable[[SimulatedWorld], Any],
+    main: Callable[[SimulatedBackend], Any],
     ranks: int,
     *,
     seed: int = 0,
@@ -293,7 +293,7 @@ def simulate(
     delayed_stores: bool = False,
     nodes: int = 1,
 ) -> list[Any]:
-    """Run `main(world)` as every rank, and return the results by rank.
+    """Run `main(backend)` as every rank, and return the results by rank.
 
     The same seed gives the same schedule. The rank `straggler` runs only while no other can. `policy` stands for both,
     and there are more of them. `recorder` keeps a trace; `observer` sees every access. With `delayed_stores` what a program
@@ -312,8 +312,8 @@ def simulate(
     with Blame(f"under the policy {policy}"), interpreter.patched():
         for rank in range(ranks):
             host = Agent(rank)
-            world = SimulatedWorld(machine, interpreter, meetings, host)
-            machine.scheduler.spawn(host, _program(main, world, results))
+            backend = SimulatedBackend(machine, interpreter, meetings, host)
+            machine.scheduler.spawn(host, _program(main, backend, results))
         try:
             # Streams and workers write to what programs gave them, in whatever mode those were.
             with torch.inference_mode():
@@ -325,9 +325,11 @@ def simulate(
     return results
 
 
-def _program(main: Callable[[SimulatedWorld], Any], world: SimulatedWorld, results: list[Any]) -> Callable[[], None]:
+def _program(
+    main: Callable[[SimulatedBackend], Any], backend: SimulatedBackend, results: list[Any]
+) -> Callable[[], None]:
     def run() -> None:
-        results[world.rank] = main(world)
-        world.finish()
+        results[backend.rank] = main(backend)
+        backend.finish()
 
     return run

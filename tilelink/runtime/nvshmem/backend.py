@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
+from tilelink.runtime.backend import Call, Copy, Step, Work, ends_of, plain_step
 from tilelink.runtime.nvshmem import library
 from tilelink.runtime.nvshmem.heap import Pool, PoolHeap, RemoteRanges, nvshmem_heap
+from tilelink.runtime.peer.backend import GpuBackend
 from tilelink.runtime.peer.streams import CudaStream, Launcher, Piece, pieces
-from tilelink.runtime.peer.world import GpuWorld
-from tilelink.runtime.world import Call, Copy, Step, Work, ends_of, plain_step
 
 # ---------------------------------------------------------------------------------------------------------------------
 # CUDA streams whose copies also cross the network.
@@ -73,21 +73,21 @@ def _rows(part: Piece) -> list[tuple[int, int]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The `nvshmem` world.
+# The `nvshmem` backend.
 
 
-class NvshmemWorld(GpuWorld):
+class NvshmemBackend(GpuBackend):
     """GPUs that reach one another through NVSHMEM.
 
     Args:
-        group: one process per GPU, the same for all worlds of the process; None for all of them.
+        group: one process per GPU, the same for all backends of the process; None for all of them.
         reach: `network` to use the network calls even between GPUs that pointers reach; None to find out.
-        whole: the world that this one is a part of.
+        whole: the backend that this one is a part of.
 
     Kernels that call the device library are linked with it, which takes seconds each; others are compiled as ever.
 
     Raises:
-        TilelinkError: TL432, TL433, TL435 as for every world on GPUs, TL440 to TL442 NVSHMEM is missing or in use.
+        TilelinkError: TL432, TL433, TL435 as for every backend on GPUs, TL440 to TL442 NVSHMEM is missing or in use.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class NvshmemWorld(GpuWorld):
         group: dist.ProcessGroup | None = None,
         *,
         reach: Literal["network"] | None = None,
-        whole: NvshmemWorld | None = None,
+        whole: NvshmemBackend | None = None,
     ) -> None:
         super().__init__(group, "nvshmem")
         self._whole = whole or self
@@ -112,7 +112,7 @@ class NvshmemWorld(GpuWorld):
         room = self.topology.device.shared_bytes
         self.launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare, room)
 
-    def share(self, part: NvshmemWorld) -> PoolHeap:
+    def share(self, part: NvshmemBackend) -> PoolHeap:
         """The heap of a sub-group. The first time this is collective over all ranks: they set its memory aside."""
         if self._pool is None:
             self._pool = Pool(self._heap.allocate(environment.group_heap()))
@@ -133,8 +133,8 @@ class NvshmemWorld(GpuWorld):
     def _reach_along(self, line: tuple[int, ...]) -> str:
         return "peer" if all(self._reached[a][b] for a in line for b in line) else "network"
 
-    def _part(self, group: dist.ProcessGroup) -> NvshmemWorld:
-        return NvshmemWorld(group, whole=self._whole)
+    def _part(self, group: dist.ProcessGroup) -> NvshmemBackend:
+        return NvshmemBackend(group, whole=self._whole)
 
     def _stream(self, stream: torch.cuda.Stream) -> NvshmemStream:
         return NvshmemStream(stream, self.launcher, self._remote)

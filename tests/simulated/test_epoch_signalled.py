@@ -1,4 +1,4 @@
-"""Calls of one program in one kernel: words are set to the number of the call, and each worker counts calls for itself."""
+"""Calls of one program in one kernel: flags are set to the number of the call, and each worker counts calls for itself."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tilelink.runtime.session import require
 __all__ = ["breaking"]
 
 RANKS, CALLS = 3, 9
-with_words = all_reduce_one_shot.schedule(low_latency=False)
+with_flags = all_reduce_one_shot.schedule(ll=False)
 
 
 def slots_used_again(seed: int) -> list[tuple[bool, int]]:
-    """Of each call, whether it is a brief one, and how many slots are left out behind it: a graph of one call that is
+    """Of each call, whether it is a epoch-signalled one, and how many slots are left out behind it: a graph of one call that is
     replayed uses its slot again."""
     rng = random.Random(seed)
     return [(rng.random() < 0.7, rng.choice([0, 0, 1])) for _ in range(CALLS)]
@@ -32,8 +32,8 @@ def slots_used_again(seed: int) -> list[tuple[bool, int]]:
 
 def work(seed: int, captured: bool) -> list[bool]:
     right = list[bool]()
-    for call, (brief, again) in enumerate(slots_used_again(seed)):
-        rows = (3 if call % 3 == 0 else 1 + call % 3) if brief else 4
+    for call, (epoch_signalled, again) in enumerate(slots_used_again(seed)):
+        rows = (3 if call % 3 == 0 else 1 + call % 3) if epoch_signalled else 4
         x = torch.full((rows, 1024), float(2 ** tilelink.rank() * (call + 1)))
         y = all_reduce(x, form="two_shot" if rows > 2 else "one_shot")
         right.append(torch.equal(y, torch.full_like(y, float((2**RANKS - 1) * (call + 1)))))
@@ -61,7 +61,7 @@ BROKEN = {
 
 def test_a_slot_in_calls_that_follow_one_another() -> None:
     """Without a race, and with the sums of each call."""
-    found = tilelink.launch(lambda: one_slot_again(with_words), RANKS, straggler=0, races=True)
+    found = tilelink.launch(lambda: one_slot_again(with_flags), RANKS, straggler=0, races=True)
     assert found == [[3.0, 6.0, 9.0, 12.0]] * RANKS
 
 
@@ -69,35 +69,35 @@ def test_a_slot_in_calls_that_follow_one_another() -> None:
 def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
     edit, code = BROKEN[name]
     breaking(edit)
-    unknown = with_words.schedule(slots=2)
+    unknown = with_flags.schedule(slots=2)
     with pytest.raises(TilelinkError) as caught:
         tilelink.launch(lambda: one_slot_again(unknown), RANKS, straggler=0, races=True)
     assert caught.value.code == code
 
 
 def test_nobody_ends_a_brief_call() -> None:
-    """And nobody keeps what words come to."""
+    """And nobody keeps what flags come to."""
     functions = [
-        f for f in ast.parse(with_words.source(torch.empty(1, 64), ranks=2)).body if isinstance(f, ast.FunctionDef)
+        f for f in ast.parse(with_flags.source(torch.empty(1, 64), ranks=2)).body if isinstance(f, ast.FunctionDef)
     ]
-    assert [f.name for f in functions] == ["enter", "exchange"]
-    assert not {"inbox_due", "through_at"} & {a.arg for f in functions for a in f.args.args}
+    assert [f.name for f in functions] == ["call_entry", "exchange"]
+    assert not {"inbox_expected", "through_at"} & {a.arg for f in functions for a in f.args.args}
 
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_a_single_slot_is_not_brief(slots: int) -> None:
     plan = all_reduce_one_shot.schedule(slots=slots).plan(torch.empty(1, 64), ranks=2)
-    assert plan.brief == (slots > 1)
+    assert plan.epoch_signalled == (slots > 1)
 
 
-@pytest.mark.parametrize(("rows", "brief"), [(1, False), (3, True), (4, False), (6, True)])
-def test_words_that_nobody_raises_are_not_brief(rows: int, brief: bool) -> None:
+@pytest.mark.parametrize(("rows", "epoch_signalled"), [(1, False), (3, True), (4, False), (6, True)])
+def test_flags_that_nobody_raises_are_not_brief(rows: int, epoch_signalled: bool) -> None:
     """Those of rows that the last parts do not have."""
-    assert all_reduce.plan(torch.empty(rows, 64), ranks=RANKS, form="two_shot").brief == brief
+    assert all_reduce.plan(torch.empty(rows, 64), ranks=RANKS, form="two_shot").epoch_signalled == epoch_signalled
 
 
 def test_copy_engines_are_not_brief() -> None:
-    assert not gemm_rs.plan(torch.empty(4, 64), torch.empty(64, 32), ranks=2).brief
+    assert not gemm_rs.plan(torch.empty(4, 64), torch.empty(64, 32), ranks=2).epoch_signalled
 
 
 @tilelink.program("R/R M N -> R M N")
@@ -131,4 +131,4 @@ def test_who_may_take_no_tile_hears_nobody() -> None:
     operator = tilelink.operator("M N -> M", name="columns_of_all", schedule=placed)(body)
     plan = operator.plan(torch.empty(4, 64), ranks=2)
     assert [c.implied_by for c in plan.credits] == [None] * len(plan.credits)
-    assert not plan.brief
+    assert not plan.epoch_signalled

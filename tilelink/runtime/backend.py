@@ -1,7 +1,7 @@
-"""What an operator needs of the world it runs in: memory, streams, and the ranks' agreement; and what it asks of streams.
+"""What an operator needs of the backend it runs in: memory, streams, and the ranks' agreement; and what it asks of streams.
 
-Four worlds implement it: `simulated`, `peer`, `nvshmem` and `gloo`, which runs no kernels. One `World` object is one rank.
-What a call asks of its streams is stated once per plan and slot (`Work`) and done in every call: a world makes a `Step` of
+Four backends implement it: `simulated`, `peer`, `nvshmem` and `gloo`, which runs no kernels. One `Backend` object is one rank.
+What a call asks of its streams is stated once per plan and slot (`Work`) and done in every call: a backend makes a `Step` of
 each piece, and settles then whatever does not change from call to call.
 """
 
@@ -23,7 +23,7 @@ from tilelink.runtime.grid import Grid
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A kernel argument that a world turns into a TMA descriptor: a 2-D+ tensor view and the block shape."""
+    """A kernel argument that a backend turns into a TMA descriptor: a 2-D+ tensor view and the block shape."""
 
     tensor: torch.Tensor
     block: tuple[int, ...]
@@ -55,14 +55,14 @@ class Stream(Protocol):
         where there is no output."""
         ...
 
-    def wait_bell(self, bell: torch.Tensor, times: int = 1) -> None:
-        """Block the stream until the one-element int64 `bell` is `times`, then set it back to 0."""
+    def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
+        """Block the stream until the one-element int64 `doorbell` is `times`, then set it back to 0."""
         ...
 
     def record(self) -> Event: ...
 
     def stamp(self) -> Stamp:
-        """A point in the stream whose time `World.read` gives; not under capture."""
+        """A point in the stream whose time `Backend.read` gives; not under capture."""
         ...
 
     def wait(self, event: Event) -> None: ...
@@ -140,7 +140,7 @@ class Watcher(Protocol):
     def stop(self) -> None: ...
 
 
-class World(Protocol):
+class Backend(Protocol):
     rank: int
     ranks: int
     topology: Topology
@@ -168,15 +168,15 @@ class World(Protocol):
         ...
 
     def among(self, ranks: Sequence[int]) -> Any:
-        """What `within` takes for some of this world's ranks.
+        """What `within` takes for some of this backend's ranks.
 
         Args:
             ranks: in rising order; all of them call this, and no others, each with its groups in the same order.
         """
         ...
 
-    def within(self, group: Any) -> World:
-        """The world of a group that this rank is in: its ranks are numbered from 0, its streams are this world's.
+    def within(self, group: Any) -> Backend:
+        """The backend of a group that this rank is in: its ranks are numbered from 0, its streams are this backend's.
 
         Collective over the group.
         """
@@ -190,8 +190,8 @@ class World(Protocol):
         """The axes that a group comes with, such as a `DeviceMesh` of several dimensions; None: it is one of `within`."""
         ...
 
-    def laid_out(self, grid: Grid) -> World:
-        """This world with its ranks along several axes, the last one of neighbours.
+    def laid_out(self, grid: Grid) -> Backend:
+        """This backend with its ranks along several axes, the last one of neighbours.
 
         Raises:
             TilelinkError: TL457, there are more or fewer ranks.
@@ -220,13 +220,13 @@ class World(Protocol):
         ...
 
     def limit_waits(self, seconds: float | None) -> None:
-        """Waits with a time limit have so many. In the simulated world, where only this makes time pass; on GPUs: nothing."""
+        """Waits with a time limit have so many. In the simulated backend, where only this makes time pass; on GPUs: nothing."""
         ...
 
-    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> Watcher | None:
-        """Start what looks after a guard beside the rank's program; `bells`: the words that its streams wait for.
+    def watch_over(self, guard: Reports, doorbells: Callable[[], list[torch.Tensor]]) -> Watcher | None:
+        """Start what looks after a guard beside the rank's program; `doorbells`: the flags that its streams wait for.
 
-        None in the simulated world, where a program looks for itself at the end of each call.
+        None in the simulated backend, where a program looks for itself at the end of each call.
         """
         ...
 
@@ -252,11 +252,11 @@ class World(Protocol):
         ...
 
     def finish(self) -> None:
-        """In the simulated world: run until all streams of this rank are idle. On GPUs: nothing."""
+        """In the simulated backend: run until all streams of this rank are idle. On GPUs: nothing."""
         ...
 
     def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
-        """Collective: milliseconds (in the simulated world: simulated ones) that `call` takes on this rank's device.
+        """Collective: milliseconds (in the simulated backend: simulated ones) that `call` takes on this rank's device.
 
         All ranks begin together; what the host does is not part of it, and no input lies in a cache.
 
@@ -359,9 +359,9 @@ class Launch:
     args: Mapping[str, Value]
     options: KernelOptions
 
-    def enqueue(self, stream: Stream, call: Call, world: World) -> None:
+    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
         """Let a stream do it."""
-        args = {name: value_of(value, call, world) for name, value in self.args.items()}
+        args = {name: value_of(value, call, backend) for name, value in self.args.items()}
         stream.launch(self.kernel, self.workers, args, self.options)
 
 
@@ -380,19 +380,19 @@ class Copy:
     target: View
     source: View
 
-    def enqueue(self, stream: Stream, call: Call, world: World) -> None:
-        stream.copy(*ends_of(self, call, world))
+    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
+        stream.copy(*ends_of(self, call, backend))
 
 
 @dataclass(frozen=True, slots=True)
-class WaitBell:
-    """Until the one-element int64 `bell` is `times`; then it is 0 again."""
+class WaitDoorbell:
+    """Until the one-element int64 `doorbell` is `times`; then it is 0 again."""
 
-    bell: torch.Tensor
+    doorbell: torch.Tensor
     times: int = 1
 
-    def enqueue(self, stream: Stream, call: Call, world: World) -> None:
-        stream.wait_bell(self.bell, self.times)
+    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
+        stream.wait_doorbell(self.doorbell, self.times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +401,8 @@ class Follow:
 
     other: int
 
-    def enqueue(self, stream: Stream, call: Call, world: World) -> None:
-        stream.wait(stream_of(self.other, call, world).record())
+    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
+        stream.wait(stream_of(self.other, call, backend).record())
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,13 +435,13 @@ class Apply:
 
         return contribute if self.output is None else merge
 
-    def enqueue(self, stream: Stream, call: Call, world: World) -> None:
-        inputs = [view_of(v, call, world) for v in self.inputs]
-        output = view_of(self.output, call, world) if self.output is not None else None
+    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
+        inputs = [view_of(v, call, backend) for v in self.inputs]
+        output = view_of(self.output, call, backend) if self.output is not None else None
         stream.apply(self.function_in(call), inputs, output, self.constants)
 
 
-Work: TypeAlias = Launch | Copy | WaitBell | Follow | Apply
+Work: TypeAlias = Launch | Copy | WaitDoorbell | Follow | Apply
 
 
 Step: TypeAlias = Callable[[Call], None]
@@ -449,25 +449,25 @@ Step: TypeAlias = Callable[[Call], None]
 
 
 # --------------------------------------------------------------------------------------------------------------- resolving
-def tensor_of(what: torch.Tensor | Given | Instance, call: Call, world: World) -> torch.Tensor:
+def tensor_of(what: torch.Tensor | Given | Instance, call: Call, backend: Backend) -> torch.Tensor:
     if isinstance(what, Given):
         return call.tensors[what.name]
     if isinstance(what, Instance):
         # The last ranks may have less than this one says that they have.
-        flat = world.symmetric_arena(call.tensors[what.name], what.pe)
+        flat = backend.symmetric_arena(call.tensors[what.name], what.pe)
         strides = (math.prod(what.shape[k + 1 :]) for k in range(len(what.shape)))
         return flat.as_strided(what.shape, tuple(strides))
     return what
 
 
-def view_of(view: View, call: Call, world: World) -> torch.Tensor:
-    return tensor_of(view.of, call, world)[tuple([slice(begin, end) for begin, end in view.box])]
+def view_of(view: View, call: Call, backend: Backend) -> torch.Tensor:
+    return tensor_of(view.of, call, backend)[tuple([slice(begin, end) for begin, end in view.box])]
 
 
-def ends_of(work: Copy, call: Call, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+def ends_of(work: Copy, call: Call, backend: Backend) -> tuple[torch.Tensor, torch.Tensor]:
     """Target and source of a copy, with as few axes as both allow, the last one without gaps."""
     # One of the two may have an axis of one element more: a slice's, or a tile's that is one position.
-    target, source = view_of(work.target, call, world), view_of(work.source, call, world)
+    target, source = view_of(work.target, call, backend), view_of(work.source, call, backend)
     pairs = zip(_longer(target), _longer(source), strict=True)
     axes = merged((size, to, start) for (size, to), (_, start) in pairs)
     if not axes or axes[-1][1:] != (1, 1):
@@ -492,21 +492,21 @@ def merged(axes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     return found
 
 
-def value_of(value: Value, call: Call, world: World) -> Any:
+def value_of(value: Value, call: Call, backend: Backend) -> Any:
     """A kernel's argument as `Stream.launch` takes it."""
     if isinstance(value, Credits):
         return call.credits
     if isinstance(value, ContextOf):
-        return world.context_of(call.tensors[value.name], value.line)
+        return backend.context_of(call.tensors[value.name], value.line)
     if isinstance(value, Tile):
-        return Descriptor(value.view(tensor_of(value.tensor, call, world)), value.block)
+        return Descriptor(value.view(tensor_of(value.tensor, call, backend)), value.block)
     return call.tensors[value.name] if isinstance(value, Given) else value
 
 
-def stream_of(number: int, call: Call, world: World) -> Stream:
-    return call.main if number == MAIN else world.side_stream(number)
+def stream_of(number: int, call: Call, backend: Backend) -> Stream:
+    return call.main if number == MAIN else backend.side_stream(number)
 
 
-def plain_step(work: Work, number: int, world: World) -> Step:
+def plain_step(work: Work, number: int, backend: Backend) -> Step:
     """A step that asks stream `number` anew in every call."""
-    return lambda call: work.enqueue(stream_of(number, call, world), call, world)
+    return lambda call: work.enqueue(stream_of(number, call, backend), call, backend)

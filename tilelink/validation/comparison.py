@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.host import MAIN, Enter, Keep, Stage, Transfer
-from tilelink.ir.kernel import AWAIT_WORD, KernelSource
+from tilelink.ir.host import MAIN, CallEntry, Keep, Stage, Transfer
+from tilelink.ir.kernel import AWAIT_FLAG, KernelSource
 from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Signal, Tiles, Write, walk
 from tilelink.ir.plan import COPIES, Plan
+from tilelink.validation.event_matching import Facts, Flag, Found, Match, Tally
 from tilelink.validation.events import Event, Said, Where
 from tilelink.validation.expanding import Expansion, number
-from tilelink.validation.matching import Facts, Flag, Found, Match, Tally
 from tilelink.validation.places import place_of
 from tilelink.validation.recording import Line
 from tilelink.validation.report import Difference
@@ -128,11 +128,11 @@ class Comparison:
         def before(whose: int, flags: str, index: int) -> int:
             return call // slots * self.arrivals(whose, flags, index)
 
-        bells: set[Flag] = set()
+        doorbells: set[Flag] = set()
         for e in {e.name: e for found in self._streams.values() for e, _ in found}.values():
             for at, _ in enumerate(e.loops):
-                bells |= {(s.name, s.index) for tile in self.tiles(e, at, rank) for s in tile if s.bell}
-        return Facts(self.lowered, rank, call + 1, self.arrivals, before, frozenset(bells))
+                doorbells |= {(s.name, s.index) for tile in self.tiles(e, at, rank) for s in tile if s.doorbell}
+        return Facts(self.lowered, rank, call + 1, self.arrivals, before, frozenset(doorbells))
 
     # -------------------------------------------------------------------------------------------------------------- calls
     def _call(self, call: int, rank: int) -> None:
@@ -275,12 +275,12 @@ class Comparison:
             events = sorted((e for es in mine.values() for e in es), key=lambda e: e.at)
             if said or events:
                 line = Line(facts.epoch - 1, facts.rank, stream)
-                # Two tiles that wait for one bell wait once.
+                # Two tiles that wait for one doorbell wait once.
                 self._match(facts, line, said, events, set())
 
     @staticmethod
     def _streams_own(line: Line) -> bool:
-        return line.worker is None or line.kernel == AWAIT_WORD
+        return line.worker is None or line.kernel == AWAIT_FLAG
 
     def _host_says(self, s: Said) -> bool:
         """What kernels of the call's entry and exit do is compared by itself."""
@@ -301,12 +301,12 @@ class Comparison:
             # A first call takes those that others imply, too.
             every = range(self.lowered.topology.ranks)
             credits = [Said(rank, "await", ENTERED, facts.rank, rank, None, back=1) for rank in every]
-        if self.plan.brief and self._used(facts) < facts.epoch - 1:
+        if self.plan.epoch_signalled and self._used(facts) < facts.epoch - 1:
             self.tally.elided[HEARD] += len(credits)
             said, credits = [], []
         # Who has entered a later call has left the one that used the slot last.
         credits = [replace(s, back=facts.epoch - self._used(facts) - 1) for s in credits]
-        kernels = next(h for h in self.plan.host if isinstance(h, Enter)).kernels or ("enter",)
+        kernels = next(h for h in self.plan.host if isinstance(h, CallEntry)).kernels or ("call_entry",)
         own = {
             line: [e for e in events if e.name in STATES and not e.where.path and e.kind in ("signal", "await")]
             for line, events in lines.items()
@@ -414,11 +414,11 @@ class Comparison:
                     self._is(rank, "the last call of each slot", words, np.repeat(last, COPIES))
                 elif (
                     region.name == "through"
-                    or place.kind in ("bells", "counts")
-                    or region.name.rpartition("/")[0].endswith(".tickets")
+                    or place.kind in ("doorbells", "counts")
+                    or region.name.rpartition("/")[0].endswith(".work_indices")
                 ):
                     self._is(rank, f"`{region.name}` between calls", words, np.zeros(len(words), np.int64))
-                elif place.kind in ("flags", "due") and self._counted(place.name):
+                elif place.kind in ("flags", "expected") and self._counted(place.name):
                     uses = len(range(place.slot or 0, calls, slots))
                     count = [uses * self.arrivals(rank, place.name, k) for k in range(self._count(rank, place.name))]
                     what = "signalled" if place.kind == "flags" else "expected"

@@ -1,4 +1,4 @@
-"""Words of NCCL's low-latency protocol (LL): 4 bytes of data, and above them the lower half of the number of the call.
+"""Words of NCCL's LL protocol: 4 bytes of data, and above them the lower half of the number of the call.
 
 Eight bytes are stored at once, and so are seen at once: no order between stores is needed. Two elements of 16 bits share a
 word, which is why the last axis of words is half as long as that of elements.

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
-from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
+from tilelink.ir.host import CallEntry, CallExit, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait
@@ -49,7 +49,7 @@ def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
         ),
         Sheet(
             "Channels",
-            ("words of", "words", "one stands for", "raised by", "times a call", "waited for by"),
+            ("flags of", "flags", "one stands for", "raised by", "times a call", "waited for by"),
             tuple(_channel(plan, c) for c in plan.channels),
         ),
         Sheet(
@@ -87,7 +87,7 @@ def tuned_sheet(name: str, entry: Entry, report: Report | None) -> Sheet:
         rows = [(f"{entry.ms:.4f}", str(entry.schedule))]
         return Sheet(f"{name}: {entry.won}, known, {entry.measured}", ("ms", "schedule"), tuple(rows))
     ranked = sorted(report.final, key=lambda n: report.final[n].median)
-    plain = Schedule(sequential=True)
+    plain = Schedule(unfused=True)
     rows = [(f"{report.final[n].median:.4f}", str(report.finalists.get(n, plain))) for n in ranked]
     reasons: dict[str, int] = {}
     for why in report.failed.values():
@@ -135,7 +135,7 @@ def counterexample_sheet(found: Counterexample) -> Sheet:
         (str(k), f"{i.rank}, call {i.call}" if calls else str(i.rank), i.path, i.tile, i.does, str(i.loc or ""))
         for k, i in enumerate(found.steps, 1)
     )
-    return Sheet(f"{title}: {found.world}", ("", "rank", "program", "tile", "", "line"), rows)
+    return Sheet(f"{title}: {found.sizes}", ("", "rank", "program", "tile", "", "line"), rows)
 
 
 def as_markdown(shown: Plan | Verdict | Sheet) -> str:
@@ -263,7 +263,7 @@ def _size(count: int) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ channels
 def _channel(plan: Plan, c: Channel) -> tuple[str, ...]:
-    words = _range([int(F.evaluate(c.words, plan.env(r))) for r in _ranks(plan)])
+    words = _range([int(F.evaluate(c.flags, plan.env(r))) for r in _ranks(plan)])
     piece = " × ".join(_piece(plan, c, a) for a in c.axes) or "all of it"
     return (c.tensor, words, piece, _raised_by(plan, c), _times(plan, c), _waiting(plan, c))
 
@@ -282,13 +282,13 @@ def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
 def _raised_by(plan: Plan, c: Channel) -> str:
     notifying = _paths(plan, c, "notify")
     where = "on its own rank" if c.scope == "gpu" else "on any rank"
-    how = "sets the epoch" if not c.adds or plan.brief else "adds 1"
-    how = "low latency, the data brings it" if c.tensor in plan.low_latency else how
+    how = "sets the epoch" if not c.adds or plan.epoch_signalled else "adds 1"
+    how = "LL protocol, the data brings it" if c.tensor in plan.ll else how
     return f"{', '.join(notifying)} {where}: {how}"
 
 
 def _waiting(plan: Plan, c: Channel) -> str:
-    return ", ".join(_paths(plan, c, "await")) + (", by a bell" if c.bells else "")
+    return ", ".join(_paths(plan, c, "await")) + (", by a doorbell" if c.doorbells else "")
 
 
 def _paths(plan: Plan, c: Channel, action: str) -> list[str]:
@@ -310,28 +310,28 @@ def tiles_of(plan: Plan) -> int:
 
 
 def signals_of(plan: Plan) -> int:
-    """How often workers raise words in a call, on all ranks together, as far as the plan knows."""
+    """How often workers raise flags in a call, on all ranks together, as far as the plan knows."""
     ranks = plan.topology.ranks
-    count = ranks * ranks * sum(isinstance(h, (Enter, Stage)) for h in plan.host)
-    ends = next((h.kernels[-1:] for h in plan.host if isinstance(h, Enter) and not plan.brief), ())
+    count = ranks * ranks * sum(isinstance(h, (CallEntry, Stage)) for h in plan.host)
+    ends = next((h.kernels[-1:] for h in plan.host if isinstance(h, CallEntry) and not plan.epoch_signalled), ())
     count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
-    for s in (s for s in plan.steps if s.behind):
+    for s in (s for s in plan.steps if s.deferred):
         count += sum(_taken(plan, s, rank) for rank in range(ranks))
-    for c in (c for c in plan.channels if c.adds and c.tensor not in plan.low_latency):
+    for c in (c for c in plan.channels if c.adds and c.tensor not in plan.ll):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
-            bells = len(targets) if c.bells and not c.counted else 0
-            count += sum(t or 0 for t in targets) + sum(c.rung(word, plan.env(rank)) for word in range(bells))
+            doorbells = len(targets) if c.doorbells and not c.counted else 0
+            count += sum(t or 0 for t in targets) + sum(c.rung(word, plan.env(rank)) for word in range(doorbells))
     return count
 
 
 def _taken(plan: Plan, step: StepPlan, rank: int) -> int:
-    """What workers say of tiles that come behind their host's: that each is made, and of which they take tickets, one each
+    """What workers say of tiles that come behind their host's: that each is made, and of which they draw work indices, one each
     too many."""
     host = plan.step(step.executor)
     own = int(F.evaluate(step.own_tiles(host), plan.env(rank)))
     kernel = next(k for k in plan.kernels if host.path in k.in_turn)
-    return own + own * step.pieces + _through(plan, kernel, rank)
+    return own + own * step.subtiles + _through(plan, kernel, rank)
 
 
 def _through(plan: Plan, kernel: KernelPlan, rank: int) -> int:
@@ -344,9 +344,9 @@ def _through(plan: Plan, kernel: KernelPlan, rank: int) -> int:
 
 
 def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
-    """How often each word of a channel is raised in a call on one rank; None where a table decides."""
+    """How often each flag of a channel is raised in a call on one rank; None where a table decides."""
     env = plan.env(rank)
-    size = int(F.evaluate(c.words, env))
+    size = int(F.evaluate(c.flags, env))
     env = c.at(np.arange(size), env)
     if not F.symbols(c.target) | F.symbols(c.guard or 1) <= env.keys():
         return [None]
@@ -379,10 +379,10 @@ def _credit(implied_by: str | None) -> str:
 
 def _host(plan: Plan, step: HostStep) -> str:
     match step:
-        case Enter():
-            return "enter: count the call, tell the peers, raise the due values"
-        case Leave():
-            return "leave: wait until every peer has read the arguments that it reads in place"
+        case CallEntry():
+            return "call_entry: count the call, tell the peers, raise the expected values"
+        case CallExit():
+            return "call_exit: wait until every peer has read the arguments that it reads in place"
         case Stage(tensors):
             return f"copy {', '.join(tensors)} to symmetric memory, say so to the peers"
         case Fork(stream):

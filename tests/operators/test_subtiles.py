@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""A fused step that takes its host's tile in pieces: the same result, one wait for all pieces, in every variant."""
+"""A fused step that takes its host's tile in subtiles: the same result, one wait for all subtiles, in every variant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERATORS: dict[str, Operator] = {
 )
 @pytest.mark.parametrize("name", OPERATORS)
 def test_against_torch(name: str, watchdog: float | None, ranks: int) -> None:
-    """Sizes that end inside a tile, a piece and a part; the watched variant passes the tile's number along."""
+    """Sizes that end inside a tile, a subtile and a part; the watched variant passes the tile's number along."""
     operator = OPERATORS[name]
     calls = [RS.call(37, n, 24, ranks, torch.bfloat16, salt=n) for n in (100, 64, 7)]
 
@@ -46,23 +46,23 @@ def planned(name: str) -> Plan:
 
 
 @pytest.mark.parametrize("checks", [Checks(), Checks(watchdog=True)], ids=["plain", "watched"])
-def test_the_first_piece_waits_for_all(checks: Checks) -> None:
-    """Words of parts know no columns."""
+def test_the_first_subtile_waits_for_all(checks: Checks) -> None:
+    """Flags of parts know no columns."""
     text = emitted(planned("copy engine"), checks).text
     assert re.findall(r"^ +reduce\(.*?(True|False), ", text, re.MULTILINE) == ["True", "False", "False", "False"]
     body = text.split("def reduce(")[1].split("@triton.jit")[0]
     lines = [line.strip() for line in body.splitlines() if "#" not in line]
-    at = lines.index("if first_piece:")
-    # Without a limit the words of all ranks are looked at side by side.
+    at = lines.index("if first_subtile:")
+    # Without a limit the flags of all ranks are looked at side by side.
     assert lines[at + 1] == ("for s in range(0, RANKS):" if checks.watchdog else "s_each = tl.arange(0, 4)")
     waits = [k for k, line in enumerate(lines) if "signal_wait" in line]
     assert len(waits) == 1
     assert at < waits[0] < next(k for k, line in enumerate(lines) if line.startswith("for s in tl.static_range("))
 
 
-def test_each_piece_waits_where_words_know_columns() -> None:
-    """Pushed tiles have a word each: with words of half a tile's columns, pieces have words of their own."""
+def test_each_subtile_waits_where_flags_know_columns() -> None:
+    """Pushed tiles have a flag each: with flags of half a tile's columns, subtiles have flags of their own."""
     text = emitted(planned("fused push")).text
     channel = planned("fused push").channel("dst")
     assert [a.axis for a in channel.axes] == [0, 1, 2]
-    assert "first_piece" not in text
+    assert "first_subtile" not in text

@@ -1,4 +1,4 @@
-"""NCCL's low-latency protocol (LL): each 8 bytes hold 4 of data and the number of the call.
+"""NCCL's LL protocol: each 8 bytes hold 4 of data and the number of the call.
 
 Who reads such a word sees from the number whether the data is this call's, so that nothing is signalled: no barrier, no
 release that waits until all stores have arrived, no word that is set behind them. It costs twice the bytes.

@@ -1,4 +1,4 @@
-"""Words of the low-latency protocol go whole, and nothing is released or acquired for them."""
+"""Words of the LL protocol go whole, and nothing is released or acquired for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WIDE = re.compile(r"\b(?:ld|st)\.global\.v(?:4\.b32|2\.b64)")
 @pytest.mark.parametrize("target", EACH_TARGET)
 def test_not_on_amd(target: str) -> None:
     plan, source = emitted(*CASES["bf16"], target)
-    assert bool(plan.low_latency) == (target != "gfx942")
+    assert bool(plan.ll) == (target != "gfx942")
     assert_compiles(plan, source, target)
 
 
@@ -73,7 +73,7 @@ def test_signals_are_those_of_the_credits_alone() -> None:
     """Rank 0's worker says that a call begins, if a slot is used twice running; nothing is released but for that."""
     found = dict[bool, int]()
     for words in (True, False):
-        operator = ops.all_reduce_one_shot.schedule(low_latency=not words)
+        operator = ops.all_reduce_one_shot.schedule(ll=not words)
         plan, source = emitted(operator, [torch.empty(8, 2048, dtype=BF16)], "sm_90")
         ptx = texts(plan, source, source.kernels[0], "sm_90")["ptx"]
         found[words] = sum(bool(hazards.RELEASE.search(line)) for line in hazards.code(ptx))

@@ -1,4 +1,4 @@
-"""Worlds on GPUs: what the `peer` and `nvshmem` worlds share, and the `peer` world."""
+"""Backends on GPUs: what the `peer` and `nvshmem` backends share, and the `peer` backend."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
 from tilelink.runtime.arena import Arena, Arenas, SymmetricMemory
+from tilelink.runtime.backend import Call, Launch, Reports, Step, Work, plain_step
 from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer.clocks import Stopwatch
 from tilelink.runtime.peer.heap import Heap, TorchHeap
 from tilelink.runtime.peer.steps import settled
 from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher, SideStreams
-from tilelink.runtime.processes import ProcessWorld, board
+from tilelink.runtime.processes import ProcessBackend, board
 from tilelink.runtime.refusals import one_size
 from tilelink.runtime.watcher import Process, StoreWatcher, this_process
-from tilelink.runtime.world import Call, Launch, Reports, Step, Work, plain_step
 
 OFTEN = 2**30
-"""More often than any bell is rung in a call: what ends a stream's wait for one."""
+"""More often than any doorbell is rung in a call: what ends a stream's wait for one."""
 
 
-class GpuWorld(SymmetricMemory, ProcessWorld):
+class GpuBackend(SymmetricMemory, ProcessBackend):
     """One rank of a process group on its own GPU; ranks are the group's.
 
     Args:
         group: the ranks; None for all of them.
-        name: of the world, for the topology.
+        name: of the backend, for the topology.
 
     Multicast is off from here on. Raises TL432 without a GPU, TL435 without a process group, TL433 when two ranks
-    share a GPU and the world is not made for that.
+    share a GPU and the backend is not made for that.
     """
 
     only_references = False
@@ -65,7 +65,7 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """The world of all processes that `torchrun` started, or of this one alone.
+        """The backend of all processes that `torchrun` started, or of this one alone.
 
         A process group is made if there is none, on the GPU with this process's local rank.
         """
@@ -73,15 +73,15 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
         reach.join()
         return cls()
 
-    def within(self, group: Any) -> GpuWorld:
-        """The world of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension. Streams are shared with it.
+    def within(self, group: Any) -> GpuBackend:
+        """The backend of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension. Streams are shared with it.
 
         Collective over the group.
 
         Raises:
             TilelinkError: TL454 it is no group, TL455 this rank is not in it.
         """
-        made: GpuWorld = super().within(group)
+        made: GpuBackend = super().within(group)
         if made is not self:
             made._sides, made.launcher = self._sides, self.launcher
         return made
@@ -96,8 +96,8 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
         return False
 
     @abstractmethod
-    def _part(self, group: dist.ProcessGroup) -> GpuWorld:
-        """A world of the same kind for the ranks of `group`."""
+    def _part(self, group: dist.ProcessGroup) -> GpuBackend:
+        """A backend of the same kind for the ranks of `group`."""
 
     def arena(self, nbytes: int) -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns.
@@ -127,15 +127,15 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
         return partial(torch.empty_like, one, memory_format=torch.contiguous_format)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
-        """int64 words of this rank's GPU, or of the host, where its kernels reach them too."""
+        """int64 flags of this rank's GPU, or of the host, where its kernels reach them too."""
         if on_host:
             return torch.zeros(count, dtype=torch.int64, device="cpu", pin_memory=True)
         return self.zeros(count, torch.int64)
 
-    def limit_waits(self, seconds: float | None) -> None:  # not every world has to
+    def limit_waits(self, seconds: float | None) -> None:  # not every backend has to
         """Nothing: GPUs have clocks."""
 
-    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
+    def watch_over(self, guard: Reports, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
         """Start a thread that looks after this rank's guard."""
         # Kernels and streams that wait hold up what is behind them; this stream is used for nothing else.
         stream = torch.cuda.Stream(self.device, priority=HIGH_PRIORITY)
@@ -146,7 +146,7 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
         def release() -> None:
             torch.cuda.set_device(self.device)
             with torch.cuda.stream(stream):
-                for words in bells():
+                for words in doorbells():
                     for part in words.split(len(rung)):
                         part.copy_(rung[: len(part)], non_blocking=True)
 
@@ -163,7 +163,7 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
         """The caller's current stream.
 
         Raises:
-            TilelinkError: TL438, the current device has changed since the world was made.
+            TilelinkError: TL438, the current device has changed since the backend was made.
         """
         if torch.cuda.current_device() != self.device.index:
             raise TilelinkError(
@@ -194,7 +194,7 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
         """Whether the caller's current stream is being captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
-    def finish(self) -> None:  # not every world has to
+    def finish(self) -> None:  # not every backend has to
         """Nothing: GPUs run by themselves."""
 
     @property
@@ -260,12 +260,12 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
             )
 
 
-def torch_heap(world: GpuWorld) -> TorchHeap:
-    """PyTorch's symmetric memory for the ranks of `world`."""
-    return TorchHeap(world.group, world.device)
+def torch_heap(backend: GpuBackend) -> TorchHeap:
+    """PyTorch's symmetric memory for the ranks of `backend`."""
+    return TorchHeap(backend.group, backend.device)
 
 
-class PeerWorld(GpuWorld):
+class PeerBackend(GpuBackend):
     """GPUs that reach one another's memory. Ranks may share them, if the user asks for it (`environment.share_gpus`).
 
     Args:
@@ -273,11 +273,11 @@ class PeerWorld(GpuWorld):
         heap: makes the heap that symmetric memory comes from.
 
     Raises:
-        TilelinkError: TL432, TL433, TL435 as for every world on GPUs, TL434 some GPU cannot reach another.
+        TilelinkError: TL432, TL433, TL435 as for every backend on GPUs, TL434 some GPU cannot reach another.
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None = None, *, heap: Callable[[GpuWorld], Heap] = torch_heap
+        self, group: dist.ProcessGroup | None = None, *, heap: Callable[[GpuBackend], Heap] = torch_heap
     ) -> None:
         super().__init__(group, "peer")
         gap = reach.first_gap(self.rank, self.device, self.places)
@@ -294,5 +294,5 @@ class PeerWorld(GpuWorld):
             reach.say_shared(self.ranks, len(set(self.places)))
         return True
 
-    def _part(self, group: dist.ProcessGroup) -> PeerWorld:
-        return PeerWorld(group, heap=self._make_heap)
+    def _part(self, group: dist.ProcessGroup) -> PeerBackend:
+        return PeerBackend(group, heap=self._make_heap)

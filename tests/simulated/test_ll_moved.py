@@ -1,4 +1,4 @@
-"""Movements of small tensors by the low-latency protocol: workers store words to peers, and take their own as they come."""
+"""Copy programs of small tensors by the LL protocol: workers store words to peers, and take their own as they come."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ RANKS = 3
 
 def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS) -> set[str]:
     plan = operator.plan(*arguments, ranks=ranks)
-    assert plan.brief
-    return set(plan.low_latency)
+    assert plan.epoch_signalled
+    return set(plan.ll)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS) -
 )
 def test_collectives(operator: Operator, tensors: set[str]) -> None:
     assert words_of(operator, torch.empty(6, 64, dtype=BF16)) == tensors
-    assert words_of(operator.schedule(low_latency=False), torch.empty(6, 64, dtype=BF16)) == set()
+    assert words_of(operator.schedule(ll=False), torch.empty(6, 64, dtype=BF16)) == set()
 
 
 @pytest.mark.parametrize("columns", [40, 2048, 8192])
 def test_two_shots_take_as_many_sums_at_once_as_peers_keep(columns: int) -> None:
-    """Whoever keeps a tile waits for one tile of sums: where these were two, words of their own would have to count them."""
+    """Whoever keeps a tile waits for one tile of sums: where these were two, flags of their own would have to count them."""
     plan = ops.all_reduce.plan(torch.empty(8, columns, dtype=BF16), ranks=2, form="two_shot")
-    assert len(plan.low_latency) == 2
+    assert len(plan.ll) == 2
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_two_shots_take_as_many_sums_at_once_as_peers_keep(columns: int) -> None
         ((2, 3, 5), F16, False),
     ],
 )
-def test_by_whole_words(shape: tuple[int, ...], dtype: torch.dtype, words: bool) -> None:
+def test_by_whole_flags(shape: tuple[int, ...], dtype: torch.dtype, words: bool) -> None:
     assert bool(words_of(ops.all_gather, torch.empty(shape, dtype=dtype))) == words
 
 
@@ -70,7 +70,7 @@ def rows_of_all(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("tile", "words"), [(1, False), (2, True), (3, False), (4, True), (None, True)])
-def test_by_tiles_of_whole_words(tile: int | None, words: bool) -> None:
+def test_by_tiles_of_whole_flags(tile: int | None, words: bool) -> None:
     placed = rows_of_all.schedule(
         gather=tilelink.sms(push=True) if tile is None else tilelink.sms(M=tile, push=True),
         keep=tilelink.sms(M=4),
@@ -79,7 +79,7 @@ def test_by_tiles_of_whole_words(tile: int | None, words: bool) -> None:
 
 
 def test_not_what_peers_take() -> None:
-    """Of two movements the second would look at words of other ranks."""
+    """Of two copy programs the second would look at words of other ranks."""
     x = torch.empty(6, 64, dtype=BF16)
     assert words_of(ops.all_reduce_two_shot, x) == set()
 
@@ -161,7 +161,7 @@ def test_runs_inside_rows(columns: int, words: bool) -> None:
 
 def called(text: str) -> list[str]:
     """The SHMEM functions of the steps' functions, in order."""
-    functions = [f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef) and f.name != "enter"]
+    functions = [f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef) and f.name != "call_entry"]
     found = [n.func for f in functions for n in ast.walk(f) if isinstance(n, ast.Call)]
     return [n.attr for n in found if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "shmem"]
 

@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""Movements of tensors of every rank: one, two and four axes, axes that are walked singly, slices of ranks."""
+"""Copy programs of tensors of every rank: one, two and four axes, axes that are walked singly, slices of ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def keep(x: Any, out: Any) -> None:
 
 
 def test_a_copy_engine_waits_for_all_who_push() -> None:
-    """Rows of each rank have one word, that of the rank, and all of them are moved at once."""
+    """Rows of each rank have one flag, that of the rank, and all of them are moved at once."""
     op = tilelink.operator("M/R N -> M N", name="kept")(lambda x: programs.keep(gather(x)))
     placed = op.schedule(gather=sms(2, M=4, push=True), keep=copy_engine(push=False))
     x = torch.randn(3, 2, 4)
@@ -205,7 +205,7 @@ def gathered_and_kept(x: Any) -> Any:
 @pytest.mark.parametrize("own", [copy_engine(M=4, push=False), sms(1, M=4)], ids=["copy engine", "SMs"])
 @pytest.mark.parametrize("others", [copy_engine(M=4, push=False), sms(1, M=4)], ids=["copy engine", "SMs"])
 def test_a_movement_that_sees_its_own_part_of_what_others_pull(own: Placement, others: Placement) -> None:
-    """It counts from its part's begin, and words are of all parts."""
+    """It counts from its part's begin, and flags are of all parts."""
     operator = gathered_and_kept.schedule(doubled=sms(2, M=4, K=8), gather=others, own=own)
     x = torch.rand(22, 8)
     parts = [x[part(22, r, 3)] for r in range(3)]
@@ -237,7 +237,7 @@ def kept_and_doubled(x: Any) -> Any:
     return doubled_then(programs.keep(x))
 
 
-PLAIN: dict[str, Placement] = {**ENGINES, "own kernel": sms(1, M=2, own_kernel=True), "as it comes": sms()}
+PLAIN: dict[str, Placement] = {**ENGINES, "own kernel": sms(1, M=2, own_kernel=True), "default": sms()}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -299,13 +299,13 @@ WORDS: dict[str, Placement] = {
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("words", WORDS)
-def test_axes_left_whole_where_a_copy_engine_sets_words(words: str, ranks: int) -> None:
-    """Who takes all of an axis on SMs waits for every word along it: of all parts, the last of which may be short or empty."""
+@pytest.mark.parametrize("flags", WORDS)
+def test_axes_left_whole_where_a_copy_engine_sets_flags(flags: str, ranks: int) -> None:
+    """Who takes all of an axis on SMs waits for every flag along it: of all parts, the last of which may be short or empty."""
     for rows, whole in ((9, sms(1)), (2, sms(1, K=2)), (0, sms(1))):
         x = torch.rand(rows, 5)
         parts = [x[part(rows, r, ranks)].contiguous() for r in range(ranks)]
-        operator = gathered_in_blocks.schedule(gather_blocks=WORDS[words], keep_blocks=whole)
+        operator = gathered_in_blocks.schedule(gather_blocks=WORDS[flags], keep_blocks=whole)
         assert operator.verify(parts, M=rows).ok
         assert_moved(operator, parts, [2 * x] * ranks, M=rows)
 
@@ -321,7 +321,7 @@ def whole_and_own(x: Any) -> Any:
     ("made", "own"), [(sms(1), sms(1)), (sms(1), sms(1, M=2)), (sms(1, M=2, K=4), sms(1)), (sms(1, M=2), sms(1, K=2))]
 )
 def test_whole_parts_of_what_others_pull(made: Placement, own: Placement, ranks: int) -> None:
-    """One word for all of a part is another one for each rank that makes one."""
+    """One flag for all of a part is another one for each rank that makes one."""
     x = torch.rand(9, 5)
     parts = [x[part(9, r, ranks)] for r in range(ranks)]
     operator = whole_and_own.schedule(doubled=made, gather_blocks=sms(1, K=2), keep=KEEP, own=own)

@@ -31,9 +31,9 @@ class Match:
         names on axis `a`, or a position; None: it waits for all."""
         s = self.consumer
         view = s.step.binding(self.wait.param).view
-        if s.step.program.movement is not None:
+        if s.step.program.copy_program is not None:
             return next((s.grid[k] for k, v in enumerate(view) if v.axis == a), None)
-        names = tiled(s.step, self.wait.param, self.wait.index, runs=s.by_runs)
+        names = tiled(s.step, self.wait.param, self.wait.index, runs=s.by_panels)
         for (v, e), name in zip(indexed(s.step, self.wait.param, self.wait.index), names, strict=True):
             if v.axis == a:
                 return e if isinstance(e, At) else axis_of(s) if name == RUN else domain_axis(s, e)
@@ -42,7 +42,7 @@ class Match:
     @property
     def as_a_whole(self) -> bool:
         """Whether the consumer takes its tiles as wholes: its wait says no more than which tile."""
-        return self.consumer.step.program.movement is not None or self.consumer.library is not None
+        return self.consumer.step.program.copy_program is not None or self.consumer.library is not None
 
     def by_tile(self, a: int) -> bool:
         """Whether the wait is for less than all of axis `a`."""
@@ -123,7 +123,7 @@ class Matching:
 # -------------------------------------------------------------------------------------------------------- what is named
 def notify_entry(s: StepPlan, notify: Notify, a: int) -> tuple[IndexEntry, GridAxis | None]:
     """The notify's index on tensor axis `a`, and the partition of the domain that it names, if it is a tile of it."""
-    if s.step.program.movement is not None:
+    if s.step.program.copy_program is not None:
         for k, v in enumerate(s.step.binding(notify.param).view):
             if v.axis == a:
                 return OfTile(str(k)), s.grid[k]

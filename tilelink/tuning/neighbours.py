@@ -30,7 +30,7 @@ def around(plan: Plan, step: StepPlan, own: Sms, stages: tuple[int, ...] = ()) -
     """The placement itself, then others of its order.
 
     Args:
-        own: that of the operator as it comes.
+        own: that of the operator by default.
         stages: to try besides its own, of a step with `tl.dot`.
     """
     counts = [own.count]

@@ -21,7 +21,7 @@ NEVER = -1
 KNOWN = "an await that the worker has made before in the call"
 MERGED = "signals of one flag made as one"
 WORDS = "an await of words that say themselves that they have come (LL protocol)"
-UNSAID = "a signal that such words carry (LL protocol)"
+UNSAID = "a signal that such flags carry (LL protocol)"
 COUNTED = "a signal that the last of the counted tiles makes for all"
 EMPTY = "an await of a flag that nobody signals"
 EARLY = "a read of what the mainloop step has made, before the awaits of what others make"
@@ -41,7 +41,7 @@ class Found:
 @dataclass(slots=True)
 class Facts:
     """Of one call on one rank. `arrivals`: of this rank's flag, in a call; `before`: what it had counted up to before the call;
-    `epoch`: the number of the call; `turn`: which slot of so many is its; `rung`: the flags whose bells streams wait for."""
+    `epoch`: the number of the call; `turn`: which slot of so many is its; `rung`: the flags whose doorbells streams wait for."""
 
     lowered: Lowered
     rank: int
@@ -122,9 +122,9 @@ class Match:
         if e.rank != facts.rank:
             self._differs(f"awaits a flag of rank {e.rank}", "a rank awaits its own flags", e, s)
         self._slot(e, facts.lowered.slots, s)
-        if (e.how == "bell") != (s.bell or flags.style == "doorbell"):
-            self._differs("awaits a bell" if e.how == "bell" else "awaits a count", "it is the other", e, s)
-        elif e.how != "bell":
+        if (e.how == "doorbell") != (s.doorbell or flags.style == "doorbell"):
+            self._differs("awaits a doorbell" if e.how == "doorbell" else "awaits a count", "it is the other", e, s)
+        elif e.how != "doorbell":
             expected = facts.epoch - s.back
             if flags.style == "count":
                 expected = facts.before(facts.rank, s.name, s.index) + facts.arrivals(facts.rank, s.name, s.index)
@@ -140,7 +140,7 @@ class Match:
         counts: dict[Flag, list[Event]] = defaultdict(list)
         for e in self._of("signal"):
             doorbell = self._style(e.name) == "doorbell"
-            (rung if e.how == "bell" and not doorbell else made)[e.name, e.index, e.rank].append(e)
+            (rung if e.how == "doorbell" and not doorbell else made)[e.name, e.index, e.rank].append(e)
         for e in self._of("count"):
             counts[e.name, e.index].append(e)
         wanted: dict[tuple[str, int, int], list[Said]] = defaultdict(list)
@@ -155,7 +155,7 @@ class Match:
             else:
                 self._signalled(said, made.pop(key, []), rung.pop(key, []))
         for e in (e for events in (*made.values(), *rung.values()) for e in events):
-            what = "rings the bell of" if e.how == "bell" else "signals"
+            what = "rings the doorbell of" if e.how == "doorbell" else "signals"
             self._differs(f"{what} {_flag(e.name, e.index)} of rank {e.rank}", "nothing here signals it", e)
         for (name, index), events in counts.items():
             self._differs(f"counts a tile of {_flag(name, index)}", "nothing here is counted", events[0])
@@ -188,8 +188,10 @@ class Match:
         asked = s.rank == facts.rank and (s.name, s.index) in facts.rung and flags.style == "count"
         rings = asked and last.value == complete
         if rings != bool(rung) or len(rung) > 1:
-            said_so = "whoever completes the flag rings it, once" if asked else "no stream waits for its bell"
-            self._differs(f"{'rings' if rung else 'does not ring'} the bell of {whose}", said_so, (rung or made)[0], s)
+            said_so = "whoever completes the flag rings it, once" if asked else "no stream waits for its doorbell"
+            self._differs(
+                f"{'rings' if rung else 'does not ring'} the doorbell of {whose}", said_so, (rung or made)[0], s
+            )
 
     def _counted(self, said: list[Said], counts: list[Event], made: list[Event]) -> None:
         s, facts = said[0], self.facts
@@ -290,10 +292,10 @@ class Match:
         if e.slot is not None:
             self._slot(e, buffer.slots, said[0])
         if kind == "read" and style == "data":
-            if e.how != "words":
-                self._differs(f"reads words of `{e.name}` that may not have come", "it awaits them", e, said[0])
+            if e.how != "flags":
+                self._differs(f"reads flags of `{e.name}` that may not have come", "it awaits them", e, said[0])
             elif e.value != self.facts.epoch & NUMBER:
-                self._differs(f"awaits words of call {e.value}", f"this is call {self.facts.epoch}", e, said[0])
+                self._differs(f"awaits flags of call {e.value}", f"this is call {self.facts.epoch}", e, said[0])
 
     # ------------------------------------------------------------------------------------------------------------- order
     def _order(self) -> None:
