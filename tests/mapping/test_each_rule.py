@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.mutants.bodies import with_body
 from benchmarks.mutants.lowered import KINDS
 from tests.mapping.corrupt import CORRUPTIONS
 from tests.mapping.oracle import asked, reasons
@@ -19,10 +18,9 @@ from tilelink import sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
-from tilelink.ir.program import Expr, If, Notify
 from tilelink.mapping.judge import RULES
 from tilelink.mapping.lower import lower
-from tilelink.ops import ag_gemm, gemm_rs_ring
+from tilelink.ops import gemm_rs_ring
 from tilelink.proof.check import QUESTIONS, check
 from tilelink.proof.table import Table
 
@@ -83,15 +81,6 @@ def test_only_this_question_refuses_the_lowered_plan(rule: str) -> None:
     assert reasons(only)
 
 
-def test_only_the_form_refuses_it() -> None:
-    """A notify that data decides; of what nobody waits for, so that nothing else is wrong."""
-    plan = plan_of(ag_gemm, 2, SIZES, gather=sms(2, M=2), matmul=sms(M=2, N=2, K=2))
-    test = Expr("found > 0", ("found",), positional=False)
-    body = plan.step("matmul").step.program.body
-    guarded = tuple(If(test=test, body=(op,), loc=op.loc) if isinstance(op, Notify) else op for op in body)
-    assert refusing(with_body(plan, "matmul", guarded)) == {"form"}
-
-
 def test_only_the_deadlock_rule_refuses_it() -> None:
     plan = plan_of(
         gemm_rs_ring, 4, SIZES, ring=sms(4, M=2, N=8, order="ring"), matmul=sms(M=2, N=8, K=4, order="ring+1")
@@ -101,4 +90,4 @@ def test_only_the_deadlock_rule_refuses_it() -> None:
 
 
 def test_no_rule_is_left_out() -> None:
-    assert {*(rule for rule, _ in RULES), *(q.rule for q in QUESTIONS)} == {*PLANS, *LOWERED, "form", "deadlock"}
+    assert {*(rule for rule, _ in RULES), *(q.rule for q in QUESTIONS)} == {*PLANS, *LOWERED, "deadlock"}

@@ -13,7 +13,7 @@ import tilelink.language as tl
 from benchmarks.mutants.bodies import with_body
 from tests.frontend.harness import load, message
 from tests.mapping.oracle import asked, assert_right
-from tests.mapping.plans import plan_of
+from tests.mapping.plans import form, plan_of
 from tilelink import Operator, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -184,24 +184,33 @@ def test_what_is_told_of_one_by_one_is_told_of() -> None:
     assert (error.code, error.message) == ("TL603", "no notify covers this tile of `out`")
 
 
-def test_a_signal_in_a_while() -> None:
+def test_a_wait_in_a_while() -> None:
+    """The frontend refuses it before (TL161): there is no telling that it comes before the load."""
+
     def change(op: Op) -> tuple[Op, ...]:
         if isinstance(op, Wait):
             return (Loop(header=Expr("while todo", ("todo",), positional=False), target=None, body=(op,), loc=op.loc),)
         return (op,)
 
     error = refused(spoilt(ag(), "matmul", change))
-    assert (error.code, error.message) == ("TL601", "a wait of `rows` in the loop `while todo`")
+    assert (error.code, error.message) == ("TL602", "`rows` is read and no wait covers it")
 
 
-def test_a_notify_that_data_decides() -> None:
+@pytest.mark.parametrize("as_often", ["once or never", "as data says"])
+def test_a_notify_that_data_decides(as_often: str) -> None:
+    """The frontend refuses it before (TL160, TL162)."""
+
     def change(op: Op) -> tuple[Op, ...]:
-        if isinstance(op, Notify):
-            return (If(test=Expr("found > 0", ("found",), positional=False), body=(op,), loc=op.loc),)
-        return (op,)
+        found = Expr("found", ("found",), positional=False)
+        if not isinstance(op, Notify):
+            return (op,)
+        if as_often == "once or never":
+            return (If(test=found, body=(op,), loc=op.loc),)
+        return (Tiles(var="q", param="weight", axis=0, body=(op,), stop=found, loc=op.loc),)
 
-    error = refused(spoilt(ag(), "matmul", change))
-    assert (error.code, error.message) == ("TL601", "a notify of `out` under `found > 0`, which depends on data")
+    plan = form("gemm_rs pull", 2, {"M": 12, "K": 4, "N": 6}, 2)
+    error = refused(spoilt(plan, "matmul", change))
+    assert (error.code, error.message) == ("TL603", "`out` is stored on a path without a notify")
 
 
 def test_a_notify_that_data_decides_and_that_is_given_anyway() -> None:
@@ -212,17 +221,6 @@ def test_a_notify_that_data_decides_and_that_is_given_anyway() -> None:
         return (op,)
 
     assert_right(spoilt(ag(), "matmul", change))
-
-
-def test_notifies_as_many_as_data_says() -> None:
-    def change(op: Op) -> tuple[Op, ...]:
-        if isinstance(op, Notify):
-            stop = Expr("found", ("found",), positional=False)
-            return (Tiles(var="q", param="weight", axis=0, body=(op,), stop=stop, loc=op.loc),)
-        return (op,)
-
-    error = refused(spoilt(ag(), "matmul", change))
-    assert error.message == "a notify of `out` in a loop whose length is data (`found`)"
 
 
 def without(kind: type[Op]) -> Any:

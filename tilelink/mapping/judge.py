@@ -12,12 +12,11 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.lower import lower
-from tilelink.mapping.programs import check_flow, check_form
+from tilelink.mapping.programs import check_flow
 from tilelink.mapping.structure import check_local_shards, check_structure
 from tilelink.proof.check import check
 
 RULES: tuple[tuple[str, Callable[[Plan], str]], ...] = (
-    ("form", check_form),
     ("order in a tile", check_flow),
     ("structure", check_structure),
     ("local shards", check_local_shards),
@@ -31,7 +30,7 @@ def verify(plan: Plan) -> Verdict:
     A plan with raw pointers is neither proved nor refused: its verdict is not `ok` and has no `error`.
 
     Raises:
-        TilelinkError: TL601 form, TL602 a load without its wait, TL603 a store without its notify, TL604 coverage,
+        TilelinkError: TL602 a load without its wait, TL603 a store without its notify, TL604 coverage,
             TL605 deadlock, TL606 not proven, TL607 counts, TL609 a dependence that nothing keeps, TL610 a missing credit,
             TL611 bounds, TL612 a signal that does not reach far enough, TL613 no SM for a kernel beside others, or for what a
             stream does, TL614 data decides and nothing is declared.
@@ -59,7 +58,7 @@ def judged(plan: Plan) -> tuple[Verdict, Lowered | None]:
         try:
             text = ask(plan)
         except TilelinkError as error:
-            seen = _seen(plan) if rule in ("form", "order in a tile") else None
+            seen = _seen(plan) if rule == "order in a tile" else None
             return Verdict(False, tuple(proofs), error, seen), None
         now = time.perf_counter()
         proofs.append(Proof(rule, text, (now - started) * 1e3))
