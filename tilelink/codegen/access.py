@@ -52,7 +52,8 @@ def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
     """The lanes of a whole axis: a block padded to a power of two."""
     if dim not in scope.wholes:
         name = label(dim)
-        length = padded(scope, size)
+        lengths = extents(scope, size)
+        length = power_of_two(max(lengths))
         scope.wholes[dim] = TileNames(
             "0",
             scope.text(size),
@@ -60,7 +61,7 @@ def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
             scope.names.fresh(f"{name}_in"),
             GridAxis(dim, "plain", size, None),
             length,
-            whole=_fills(scope, size, length),
+            whole=lengths == {length},
             pairs=scope.names.fresh(f"{name}_pair"),
             pairs_inside=scope.names.fresh(f"{name}_pair_in"),
         )
@@ -74,7 +75,12 @@ def label(dim: str) -> str:
 
 def padded(scope: Scope, size: Formula) -> int:
     """The power of two that holds `size` on every rank."""
-    return power_of_two(max(int(F.evaluate(size, scope.lowered.env(r))) for r in (0, scope.lowered.topology.ranks - 1)))
+    return power_of_two(max(extents(scope, size)))
+
+
+def extents(scope: Scope, size: Formula) -> set[int]:
+    """What a size comes to on the ranks that have most and least."""
+    return {int(F.evaluate(size, scope.lowered.env(r))) for r in (0, scope.lowered.topology.ranks - 1)}
 
 
 def power_of_two(n: int) -> int:
@@ -103,11 +109,6 @@ def _paired(scope: Scope, tile: TileNames, pairs: Formula, block: int | None) ->
     tile.used.add("pairs")
     tile.pairs_end = scope.text(pairs)
     return Term(tile.pairs, block, tile.pairs_inside, F.of(1))
-
-
-def _fills(scope: Scope, size: Formula, length: int) -> bool:
-    """Whether a block of that length has no lanes to spare on any rank."""
-    return all(int(F.evaluate(size, scope.lowered.env(r))) == length for r in (0, scope.lowered.topology.ranks - 1))
 
 
 def lane_lines(lines: Lines, tile: TileNames) -> None:

@@ -9,7 +9,7 @@ from tilelink.codegen import access, loops, masks, memory, signals, waits
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import (
     Bounds,
     Check,
@@ -59,9 +59,10 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "acc_dtype":
         return TRITON_DTYPES[accumulator(tensor.dtype)]
     if op.what == "size":
-        return atom(scope.text(scope.part.value(op)[0]))
+        return atom(scope.text(extent(tensor, view[op.axis or 0], scope.step.axis)))
     if op.what == "range" and op.var is None:
-        return access.lanes(access.whole(scope, view[op.axis or 0].dim, scope.part.value(op)[0]))
+        along = view[op.axis or 0]
+        return access.lanes(access.whole(scope, along.dim, extent(tensor, along, scope.step.axis)))
     assert op.var is not None
     if op.what == "segment":
         return scope.segments[op.var]
@@ -82,7 +83,7 @@ def _extent(scope: Scope, tensor: TensorDecl, grid: GridAxis, view: ViewAxis) ->
 
 
 def _holder(scope: Scope, op: Holder) -> None:
-    text = scope.text(scope.part.value(op)[0])
+    text = scope.text(scope.part.holder(op))
     scope.lines.add(f"{scope.local(op.name)} = {text}", op.loc)
 
 

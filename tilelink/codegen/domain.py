@@ -9,14 +9,14 @@ from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import order_of
 
 
 def open_tiles(scope: Scope) -> dict[str, TileNames]:
     """Declare the domain's tiles, by variable; their lines come later, when it is known which of them are used. Those of a copy
     program are called as its axes are."""
-    for (var, begin, end), g in zip(scope.part.tiles, _grids(scope), strict=True):
+    grids = [g for g in scope.step.grid if g.var is not None or scope.part.copies]
+    for (var, begin, end), g in zip(scope.part.tiles, grids, strict=True):
         fixed = _index(begin) is None
         label = access.label(g.dim) if scope.part.copies else var
         if g.unit:
@@ -74,11 +74,6 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
 def _index(begin: F.Formula) -> str | None:
     """The index of a tile, by where it begins; None: it is always there."""
     return next((n for n in sorted(F.symbols(begin)) if n[0] == "i" and n[1:].isdigit()), None)
-
-
-def _grids(scope: Scope) -> list[GridAxis]:
-    """Of the domain's tiles."""
-    return [g for g in scope.step.grid if g.var is not None or scope.part.copies]
 
 
 def _end_used(scope: Scope, names: TileNames) -> bool:

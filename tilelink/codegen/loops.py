@@ -165,7 +165,7 @@ def _same_for_subtiles(scope: Scope, op: Wait) -> bool:
 
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
     """First and last position of the loop, each a name or a number: inside the axis, whatever the program says."""
-    low, high = map(scope.text, scope.part.value(op))
+    low, high = map(scope.text, grid.span)
     if op.start is not None:
         start = expression(scope, op.start)
         low = start if low == "0" and op.start.text in scope.inside else f"tl.maximum({low}, {start})"

@@ -294,11 +294,6 @@ def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str
     ]
 
 
-def _most(scope: Scope, flags: Flags) -> int:
-    ranks = range(scope.lowered.topology.ranks)
-    return max(int(F.evaluate(flags.count, scope.lowered.env(r))) for r in ranks)
-
-
 def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     """Wait for the flags that a vector's positions have, those left out that this worker has waited for before; False, and
     nothing emitted: no vector alone says which, or there are more than have a bit each."""
@@ -307,10 +302,14 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     if entry is None or test is None:
         return False
     span, lines = Span.of(scope, body), scope.lines
-    if span.run is None or _most(scope, span.flags) > BITS or f".{entry.expr.text}.low" not in F.symbols(span.run[0]):
+    if (
+        span.run is None
+        or ops.most(scope, span.flags) > BITS
+        or f".{entry.expr.text}.low" not in F.symbols(span.run[0])
+    ):
         return False
     vector, inside, run = ops.vector(scope, entry), scope.text(test), span.run
-    count = power_of_two(_most(scope, span.flags))
+    count = power_of_two(ops.most(scope, span.flags))
     wanted, missing, flag = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
     seen = scope.carried(f"{span.flags.name}_seen", "0")
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))

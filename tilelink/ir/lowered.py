@@ -275,9 +275,8 @@ class Part:
 
     `tiles`: of the domain, by variable: where one begins and ends, by the indices `i0`, `i1`, … alone; of a run-time split a
     table says it; of an epilogue, by the variables of its mainloop step. `tests`: under which this rank takes the tile.
-    `body`: of a copy program. `said`: what the statements of others become: waits, notifies, loads and stores; `values`: what
-    others come to: sizes, the ranks that hold tiles, and from where to where loops over tiles go; `walks`: by the variable of
-    a loop over tiles, the flags that it walks.
+    `body`: of a copy program. `said`: what the statements of others become: waits, notifies, loads and stores; `holders`:
+    the ranks that statements ask for; `walks`: by the variable of a loop over tiles, the flags that it walks.
     """
 
     path: str
@@ -285,7 +284,7 @@ class Part:
     tests: tuple[Formula, ...]
     body: tuple[Op, ...]
     said: tuple[tuple[Statement, tuple[Op, ...]], ...]
-    values: tuple[tuple[Statement, tuple[Formula, ...]], ...]
+    holders: tuple[tuple[Statement, Formula], ...]
     walks: tuple[tuple[str, Walk], ...] = ()
 
     @property
@@ -296,8 +295,8 @@ class Part:
     def of(self, statement: Statement) -> tuple[Op, ...]:
         return next(ops for said, ops in self.said if said == statement)
 
-    def value(self, statement: Statement) -> tuple[Formula, ...]:
-        return next(value for said, value in self.values if said == statement)
+    def holder(self, statement: Statement) -> Formula:
+        return next(rank for said, rank in self.holders if said == statement)
 
     def walk(self, var: str, wait: Statement) -> Walk | None:
         """None: what is waited for does not change with the loop's tile."""

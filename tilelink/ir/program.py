@@ -348,25 +348,13 @@ def _inside(op: Op) -> tuple[tuple[Op, ...], ...]:
     return (op.body,) if isinstance(op, (Tiles, Loop)) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where an op stands: the tests above it, each with the branch taken, and the loops around it."""
-
-    op: Op
-    tests: tuple[tuple[Expr, bool], ...] = ()
-    loops: tuple[Tiles | Loop, ...] = ()
-
-
-def sites(body: tuple[Op, ...], outer: Site | None = None) -> Iterator[Site]:
-    """Every op, in program order, with where it stands. `outer`: where the body does."""
-    tests, loops = ((), ()) if outer is None else (outer.tests, outer.loops)
-    for op in body:
-        yield Site(op, tests, loops)
-        if isinstance(op, (Tiles, Loop)):
-            yield from sites(op.body, Site(op, tests, (*loops, op)))
-        elif isinstance(op, If):
-            yield from sites(op.body, Site(op, (*tests, (op.test, True)), loops))
-            yield from sites(op.orelse, Site(op, (*tests, (op.test, False)), loops))
+def tests_above(body: tuple[Op, ...], op: Op) -> tuple[tuple[Expr, bool], ...]:
+    """The tests that an op of the body stands under, the outermost first, each with the branch taken."""
+    holder = next(o for o in body if op in walk((o,)))
+    if isinstance(holder, If) and holder != op:
+        taken = op in walk(holder.body)
+        return ((holder.test, taken), *tests_above(holder.body if taken else holder.orelse, op))
+    return tests_above(holder.body, op) if isinstance(holder, (Tiles, Loop)) and holder != op else ()
 
 
 def rewritten(body: tuple[Op, ...], change: Callable[[Op], Op]) -> tuple[Op, ...]:

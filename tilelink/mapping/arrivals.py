@@ -11,7 +11,7 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, sites, walk
+from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, tests_above, walk
 from tilelink.ir.ring import RANKS, around
 from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, indexed
@@ -201,7 +201,7 @@ def notify_guard(s: StepPlan, op: Notify, source: Formula, axes: Sequence[Channe
     values |= dict.fromkeys(own_names(s), source)
     values |= _holders(s, op, axes)
     out: Formula | None = None
-    for test, branch in next(site for site in sites(s.step.program.body) if site.op == op).tests:
+    for test, branch in tests_above(s.step.program.body, op):
         if test.formula is None or not F.symbols(test.formula) <= values.keys():
             raise TilelinkError(
                 "TL304",

@@ -74,13 +74,15 @@ def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, 
         engine = topology.backend == "peer" and not _moves_what_is_made(step, wiring) and not converts(step, wiring)
         if program.copy_program.pinned or engine:
             return CopyEngine(push=not result if not program.copy_program.pinned else None)
-        away = topology.axis(step.axis).reach == "network" or _made_along_another(step, wiring)
+        # Nor can anybody pull what a step makes that goes along another axis of ranks.
+        along_another = any(s.axis != step.axis and step.moved_from in s.writes for s in wiring.steps)
+        away = topology.axis(step.axis).reach == "network" or along_another
         away = away or (not result and _made_by_others(step, wiring, topology, schedule, sizes))
         push = True if away else False if result else None
         return Sms(count=2, tile=_leading(step, 128), order=("ring",), push=push)
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
-    loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
-    inner = [d for d in loops if d is not None and d not in dims]
+    walks = [step.binding(op.param).view[op.axis] for op in walk(program.body) if isinstance(op, Tiles)]
+    inner = [v.dim for v in walks if not v.unit and v.dim not in dims]
     if not has_dot(program):
         tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
         return Sms(tile=_named(program, tile), order=("row",))
@@ -154,11 +156,6 @@ def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
     return step.moved_from is not None and wiring.tensor(step.moved_from).origin != "argument"
 
 
-def _made_along_another(step: Step, wiring: Wiring) -> bool:
-    """Whether a copy program takes what a step makes that goes along another axis of ranks: nobody could pull it."""
-    return any(s.axis != step.axis and step.moved_from in s.writes for s in wiring.steps)
-
-
 def _made_by_others(
     step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
 ) -> bool:
@@ -186,11 +183,6 @@ def _leading(step: Step, size: int) -> tuple[tuple[str, int], ...]:
         if not axis.unit:
             return ((axis.name, size),)
     return ()
-
-
-def _loop_dim(step: Step, op: Tiles) -> str | None:
-    axis = step.binding(op.param).view[op.axis]
-    return None if axis.unit else axis.dim
 
 
 def hosts(placed: tuple[Placed, ...]) -> dict[str, str]:

@@ -250,14 +250,14 @@ class Comparison:
 
     def _each_once(self, facts: Facts, executor: Executor, k: int, taken: Counter[int], loop: Tiles) -> None:
         for t, tile in enumerate(self.tiles(executor, k, facts.rank) if loop.by_data is None else []):
-            acts = any(s.kind in ("read", "write") or (s.kind == "signal" and not self._silent(s.name)) for s in tile)
+            acts = any(
+                s.kind in ("read", "write") or (s.kind == "signal" and self.lowered.flag(s.name).style != "data")
+                for s in tile
+            )
             if taken[t] != 1 and (taken[t] or (acts and not all(s.data for s in tile))):
                 line = Line(facts.epoch - 1, facts.rank, 0, executor.kernel)
                 does = f"takes tile {t} of `{loop.path}` {taken[t]} times"
                 self._add(line, Found(does, "each position is taken once", None, loop.loc))
-
-    def _silent(self, flags: str) -> bool:
-        return self.lowered.flag(flags).style == "data"
 
     def _match(
         self, facts: Facts, line: Line, said: list[Said], events: list[Event], known: set[Flag],

@@ -8,7 +8,6 @@ from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import AT, Op, Part, Read, Walk
-from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.lower.copies import copied
 from tilelink.mapping.lower.frame import Frame
@@ -24,8 +23,8 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     tiles, tests = tuple(_tiles(step) if host is None else _passed(step, host)), tuple(frame.tests)
     if program.copy_program is not None:
         return Part(step.path, tiles, tests, copied(frame), (), ())
-    found, values = tuple(_said(frame, program.body)), tuple(_values(frame, program.body))
-    return Part(step.path, tiles, tests, (), found, values, tuple(_walks(frame, program.body)))
+    found, holders = tuple(_said(frame, program.body)), tuple(_holders(frame, program.body))
+    return Part(step.path, tiles, tests, (), found, holders, tuple(_walks(frame, program.body)))
 
 
 def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
@@ -71,16 +70,11 @@ def _tile(frame: Frame, op: P.Tiles) -> Interval:
     return frame.tile_by_name(grid, op.var)
 
 
-def _values(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Formula, ...]]]:
+def _holders(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, Formula]]:
     for op in P.walk(body):
         if isinstance(op, P.Holder):
             found = frame.owner(op.param, frame.index(op.param, op.index))
-            yield op, (frame.step.rank if found is None else found,)
-        elif isinstance(op, P.Bounds) and op.axis is not None and op.what in ("size", "range"):
-            view = frame.step.step.binding(op.param).view[op.axis]
-            yield op, (extent(frame.tensor(op.param), view, frame.step.axis),)
-        elif isinstance(op, P.Tiles):
-            yield op, frame.step.loop(op).span
+            yield op, frame.step.rank if found is None else found
 
 
 def _walks(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[str, Walk]]:

@@ -204,10 +204,8 @@ def _stored_by_host(frame: Frame) -> tuple[Op, ...]:
     for op in P.walk(host.step.program.body):
         if isinstance(op, P.Bounds):
             bounds(theirs, op)
-        elif isinstance(op, P.Store) and op.to == "own" and _has_memory(theirs, op.param):
-            return theirs.access(Read, op.param, theirs.index(op.param, op.index), host.rank, op.loc)
+        elif isinstance(op, P.Store) and op.to == "own":
+            found = theirs.access(Read, op.param, theirs.index(op.param, op.index), host.rank, op.loc)
+            if found:
+                return found
     return ()
-
-
-def _has_memory(frame: Frame, param: str) -> bool:
-    return frame.plan.buffer_or_none(frame.step.step.binding(param).tensor) is not None
