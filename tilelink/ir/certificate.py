@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, cast
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Binary, Const, Sym
-from tilelink.ir.lowered import Lowered, Op
+from tilelink.ir.lowered import OPS, Lowered
 
 Json: TypeAlias = Any
 VERSION = 2
 """Of the form, and of what its ops mean."""
 HEAD = "tilelink certificate"
-_OPS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Op)}
 _LEFT_OUT = ("parts",)
 
 
@@ -40,7 +39,7 @@ def _json(value: Any) -> Json:
     if isinstance(value, tuple):
         return [_json(v) for v in cast("tuple[Any, ...]", value)]
     if is_dataclass(value):
-        op = {"op": type(value).__name__.lower()} if type(value) in _OPS.values() else {}
+        op = {"op": type(value).__name__.lower()} if isinstance(value, OPS) else {}
         return {**op, **{f.name: _json(getattr(value, f.name)) for f in fields(value) if f.name not in _LEFT_OUT}}
     return value
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -207,6 +207,7 @@ class If:
 
 
 Op: TypeAlias = Await | Signal | Read | Write | Copy | Compute | Opaque | Check | For | If
+OPS: tuple[type[Any], ...] = get_args(Op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,46 +372,30 @@ def walk(body: tuple[Op, ...]) -> Iterator[Op]:
 
 def mapped(op: Op, change: Callable[[Formula], Formula]) -> Op:
     """An op with each of its formulas replaced, those of its body included."""
-    if isinstance(op, Await):
-        return replace(op, index=change(op.index))
-    if isinstance(op, Signal):
-        return replace(op, index=change(op.index), rank=None if op.rank is None else change(op.rank))
-    if isinstance(op, Read | Write):
-        return replace(op, rank=change(op.rank), box=tuple((change(lo), change(hi)) for lo, hi in op.box))
-    if isinstance(op, Copy):
-        source, target = mapped(op.source, change), mapped(op.target, change)
-        assert isinstance(source, Read) and isinstance(target, Write)
-        return Copy(source, target)
-    if isinstance(op, Compute):
-        return replace(op, at=tuple((dim, change(lo), change(hi)) for dim, lo, hi in op.at))
-    if isinstance(op, Check):
-        return replace(op, test=change(op.test))
-    if isinstance(op, For):
-        lets = tuple((name, change(value)) for name, value in op.lets)
-        return replace(op, count=change(op.count), lets=lets, body=tuple(mapped(o, change) for o in op.body))
-    if isinstance(op, If):
-        test = None if op.test is None else change(op.test)
-        return replace(op, test=test, body=tuple(mapped(o, change) for o in op.body))
-    return op
+
+    def one(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(one, cast("tuple[Any, ...]", value)))
+        if isinstance(value, OPS):
+            return replace(value, **{f.name: one(getattr(value, f.name)) for f in fields(value)})
+        return change(value) if isinstance(value, Formula) else value
+
+    return one(op)
 
 
 def formulas(op: Op) -> tuple[Formula, ...]:
     """All formulas of an op, those of its body left out."""
-    if isinstance(op, Await):
-        return (op.index,)
-    if isinstance(op, Signal):
-        return tuple(f for f in (op.index, op.rank, op.amount) if f is not None)
-    if isinstance(op, Read | Write):
-        return (op.rank, *(edge for pair in op.box for edge in pair))
-    if isinstance(op, Copy):
-        return (*formulas(op.source), *formulas(op.target))
-    if isinstance(op, Compute):
-        return tuple(edge for _, lo, hi in op.at for edge in (lo, hi))
-    if isinstance(op, For):
-        return (op.count, *(value for _, value in op.lets))
-    if isinstance(op, Check | If):
-        return () if op.test is None else (op.test,)
-    return ()
+
+    def of(value: Any) -> Iterator[Formula]:
+        if isinstance(value, Formula):
+            yield value
+        elif isinstance(value, tuple):
+            for one in cast("tuple[Any, ...]", value):
+                yield from of(one)
+        elif isinstance(value, Read | Write):
+            yield from formulas(value)
+
+    return tuple(found for f in fields(op) if f.name != "body" for found in of(getattr(op, f.name)))
 
 
 def unplaced(op: Op) -> Op:

@@ -45,7 +45,7 @@ def _readers(
     tensor = wiring.tensor(channel.tensor)
     if len(makers) != 1 or makers[0].engine.sm != "within":
         return {}
-    source = _source(wiring, makers[0].step, tensor, layouts)
+    source = brought_along(wiring, makers[0].step, tensor, layouts)
     if source is None:
         return {}
     axis = next(k for k, a in enumerate(source.axes) if a.over is not None)
@@ -63,12 +63,12 @@ def _readers(
     return out
 
 
-def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str, Layout]) -> TensorDecl | None:
+def brought_along(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str, Layout]) -> TensorDecl | None:
     """The argument that a copy program makes the tensor of, part by part and as it is; None: it is not so."""
     if step.moved_from is None or tensor.name in wiring.results:
         return None
     source = wiring.tensor(step.moved_from)
-    if source.origin != "argument" or not layouts[source.name].contiguous:
+    if source.origin != "argument" or source.dtype != tensor.dtype or not layouts[source.name].contiguous:
         return None
     straight = all(a.axis == b.axis for a, b in step.moved_axes)
     # Along an axis in front of the split one, elements of the part lie closer together than those of the whole.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from tilelink.ir.lowered import ENTERED, READY, Await, For, If, Lowered, Op, Signal
+from tilelink.ir.lowered import ENTERED, READY
 from tilelink.ir.plan import Credit, Plan
 from tilelink.mapping.lower import lower
 from tilelink.proof.calls import hearing
@@ -30,7 +29,7 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
 
 def _implied_by(plan: Plan) -> str | None:
     """The tensors whose signals let every rank hear from every rank in each call: one, or several together."""
-    table = Table.of(_signals_of(lower(plan, text=False)))
+    table = Table.of(lower(plan, text=False))
     tensors = {flags: _arguments(plan, flags) for flags in (READY, ENTERED)} | {c.name: c.tensor for c in plan.channels}
     there = {f.name for f in table.lowered.flags}
     heard: dict[str, Array] = {}
@@ -40,24 +39,6 @@ def _implied_by(plan: Plan) -> str | None:
             if heard[tensor].all():
                 return tensor
     return " and ".join(heard) if heard and np.logical_or.reduce([*heard.values()]).all() else None
-
-
-def _signals_of(lowered: Lowered) -> Lowered:
-    """What ranks tell one another, and nothing else: its table is worked out sooner."""
-    far = {f.name for f in lowered.flags if f.scope == "sys"}
-
-    def kept(body: tuple[Op, ...]) -> Iterator[Op]:
-        for op in body:
-            if isinstance(op, For | If):
-                inner = tuple(kept(op.body))
-                yield from (replace(op, body=inner),) if inner else ()
-            elif isinstance(op, Await | Signal) and op.flags in far:
-                yield op
-
-    executors = (
-        replace(e, loops=tuple(replace(t, body=tuple(kept(t.body))) for t in e.loops)) for e in lowered.executors
-    )
-    return replace(lowered, executors=tuple(executors))
 
 
 def _arguments(plan: Plan, flags: str) -> str:

@@ -10,6 +10,7 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.host import MAIN, CallEntry, CallExit, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait, walk
+from tilelink.mapping.aliases import brought_along
 from tilelink.proof.findings import REPORT
 
 
@@ -203,35 +204,19 @@ def check_local_shards(plan: Plan) -> str:
 
 
 def _check_in_place(plan: Plan, step: StepPlan, own: InPlace, makers: list[StepPlan]) -> None:
-    if len(makers) != 1 or not _moved_as_it_is(plan, makers[0], own):
+    tensor, layouts = plan.wiring.tensor(own.tensor), dict(plan.layouts)
+    found = brought_along(plan.wiring, makers[0].step, tensor, layouts) if len(makers) == 1 else None
+    if found is None or found.name != own.source or found.axes[own.axis].split is None:
         what = f"whose local shard is not that of `{own.source}`"
         raise _not_in_place(step, own, what, "reader and mover have to mean the same elements", makers, step.step.loc)
-    source, tensor = (plan.buffer(name).extents[own.axis + 1 :] for name in (own.source, own.tensor))
-    if source != tensor:
+    here, there = (plan.buffer(name).extents[own.axis + 1 :] for name in (own.source, own.tensor))
+    if here != there:
         what = f"whose rows are not as long as those of `{own.source}`"
         raise _not_in_place(step, own, what, "the text reads both by the strides of one", makers, step.step.loc)
     for s in plan.signals:
         if s.path == step.path and s.action != "await" and step.step.binding(s.op.param).tensor == own.tensor:
             why = "the text finds the local shard where it waits for the tensor"
             raise _not_in_place(step, own, "without a wait", why, makers, s.op.loc)
-
-
-def _moved_as_it_is(plan: Plan, maker: StepPlan, own: InPlace) -> bool:
-    """Position by position, from an argument that is split along the axis and nowhere else."""
-    copy_program = maker.step.program.copy_program
-    if copy_program is None:
-        return False
-    ends = [maker.step.binding(p) for p in (copy_program.source, copy_program.destination)]
-    source, tensor = (plan.wiring.tensor(b.tensor) for b in ends)
-    straight = all(v.axis == k and not v.local for b in ends for k, v in enumerate(b.view))
-    splits = [(k, a.split) for k, a in enumerate(source.axes) if a.split is not None or a.own_slice]
-    return (
-        (source.name, tensor.name, source.origin, source.dtype) == (own.source, own.tensor, "argument", tensor.dtype)
-        and straight
-        and [a.size for a in source.axes] == [a.size for a in tensor.axes]
-        and splits == [(own.axis, "R")]
-        and plan.layout(source.name).contiguous
-    )
 
 
 def _not_in_place(
