@@ -6,7 +6,7 @@ The proof takes for granted that tensors of a call share memory only where all o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,11 @@ from torch.autograd.graph import increment_version
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Move, Store, walk
+from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import extent
+
+APART_KEPT = 1024
+"""Places of a call's tensors that are known to share no memory, for each kind of call."""
 
 
 def stored(plan: Plan) -> tuple[tuple[int, str], ...]:
@@ -30,12 +34,13 @@ def stored(plan: Plan) -> tuple[tuple[int, str], ...]:
     return tuple((k, name) for k, name in enumerate(plan.wiring.arguments) if name in found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Written:
     """What calls of one kind write.
 
     `arguments`: their number. `stored`: number and name of those that programs write to. `spans`: bytes from the first to
-    the last, of each argument and then of each result.
+    the last, of each argument and then of each result. `apart`: addresses of tensors that were looked at: shapes and strides
+    are those of the kind, so nothing else decides whether they share memory.
     """
 
     operator: str
@@ -43,6 +48,7 @@ class Written:
     arguments: int
     stored: tuple[tuple[int, str], ...]
     spans: tuple[int, ...]
+    apart: Recent[bool] = field(default_factory=lambda: Recent[bool](APART_KEPT))
 
     @staticmethod
     def of(plan: Plan, tensors: Sequence[torch.Tensor], results: Sequence[int]) -> Written:
@@ -60,28 +66,46 @@ class Written:
 
     def refused(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> TilelinkError | None:
         """TL240, TL244 to TL246: why a call must not write what it would; None: it may."""
-        every, spans = (*tensors, *outs), self.spans
-        begins = [0 if t is None else t.data_ptr() for t in every]
-        for k in (*[k for k, _ in self.stored], *range(self.arguments, len(every))):
-            t, begin = every[k], begins[k]
-            if t is None:
-                continue
-            if t.requires_grad and torch.is_grad_enabled():
-                return self._differentiable(k)
-            if k < self.arguments and not _simple(t):
-                return self._folded(k)
-            end = begin + spans[k]
-            for j, other in enumerate(begins):
-                # Most lie apart as a whole, which two numbers tell.
-                if other < end and begin < other + spans[j] and j != k and _share(t, every[j]):
-                    return self._shared(k, j)
-        return None
+        if torch.is_grad_enabled():
+            for number, t in enumerate(self._targets(tensors, outs)):
+                if t is not None and t.requires_grad:
+                    return self._differentiable(self._numbers(len(outs))[number])
+        begins = tuple([0 if t is None else t.data_ptr() for t in (*tensors, *outs)])
+        if self.apart.get(begins):
+            return None
+        wrong = self._folded_or_shared((*tensors, *outs), begins)
+        if wrong is None:
+            self.apart[begins] = True
+        return wrong
 
     def changed(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> None:
         """Autograd hears of what has been written, so that it does not use what it has saved of it."""
-        for t in (*[tensors[k] for k, _ in self.stored], *outs):
+        for t in self._targets(tensors, outs):
             if t is not None:
                 increment_version(t)
+
+    def _targets(
+        self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """What is written, of which `_numbers` are the numbers."""
+        return (*[tensors[k] for k, _ in self.stored], *outs) if self.stored else outs
+
+    def _numbers(self, outs: int) -> list[int]:
+        return [*(k for k, _ in self.stored), *range(self.arguments, self.arguments + outs)]
+
+    def _folded_or_shared(self, every: Sequence[torch.Tensor | None], begins: tuple[int, ...]) -> TilelinkError | None:
+        ends = [begin + span for begin, span in zip(begins, self.spans, strict=False)]
+        for k in self._numbers(len(every) - self.arguments):
+            t = every[k]
+            if t is None:
+                continue
+            if k < self.arguments and not _simple(t):
+                return self._folded(k)
+            for j, other in enumerate(every):
+                # Most lie apart as a whole, which two numbers tell.
+                if j != k and begins[j] < ends[k] and begins[k] < ends[j] and _share(t, other):
+                    return self._shared(k, j)
+        return None
 
     # ------------------------------------------------------------------------------------------------------------ errors
     def _label(self, k: int) -> str:
