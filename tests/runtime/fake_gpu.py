@@ -107,7 +107,7 @@ class FakeBackend(GpuBackend):
         self.topology = Topology(ranks, "peer", "peer", H200)
         self.launcher = Launcher(CPU, prepare=notes.describe)
         self.is_capturing = False
-        self._arenas = Arenas()
+        self.arenas = Arenas()
         self._heap = self
         self._mains: dict[int, CudaStream] = {}
         self._thread = threading.local()

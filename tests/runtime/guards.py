@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from tilelink.device import watch
-from tilelink.runtime.backend import Watcher
 from tilelink.runtime.watchdog import Entry, Finding, Guard
 from tilelink.runtime.watcher import StoreWatcher
 
@@ -27,7 +26,7 @@ class StandIn:
 
     def limit_waits(self, seconds: float | None) -> None: ...
 
-    def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> Watcher | None: ...
+    def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher | None: ...
 
 
 def reporting(guard: Guard) -> None:

@@ -16,25 +16,14 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.arena import Arenas
-from tilelink.runtime.backend import Arena as ArenaProtocol
-from tilelink.runtime.backend import Backend, Descriptor, Stream
-from tilelink.runtime.nvshmem import NvshmemBackend, library
+from tilelink.runtime.backend import Descriptor, Stream
+from tilelink.runtime.nvshmem import library
 from tilelink.runtime.nvshmem.backend import NvshmemStream
 from tilelink.runtime.nvshmem.heap import RemoteRanges
 from tilelink.runtime.peer import Arena, CudaStream, PeerBackend, SymmetricBlock, driver, reach
 from tilelink.runtime.peer.streams import Launcher
 
 CPU = torch.device("cpu")
-
-
-def as_backend(backend: PeerBackend | NvshmemBackend) -> Backend:
-    """For the type checker: both backends are what operators need."""
-    return backend
-
-
-def as_arena(arena: Arena) -> ArenaProtocol:
-    """For the type checker."""
-    return arena
 
 
 def as_stream(stream: CudaStream) -> Stream:

@@ -8,14 +8,14 @@ from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.ir.topology import Device
-from tilelink.runtime.backend import Arena, Backend, Stream
+from tilelink.runtime.backend import Backend, Stream
 from tilelink.runtime.simulated import Recorder, SimulatedBackend, simulate
 
 
 def test_it_is_a_backend() -> None:
     def main(backend: Backend) -> tuple[int, int, str, int]:
         stream: Stream = backend.main_stream()
-        arena: Arena = backend.arena(100)
+        arena = backend.arena(100)
         assert stream is backend.main_stream()
         assert backend.side_stream(1) is not backend.side_stream(0)
         assert arena.local.shape == (100,)

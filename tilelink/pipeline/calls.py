@@ -364,7 +364,7 @@ def stated(
     return Stated(
         call=call,
         how=f"{how} with {checks}" if checks else how,
-        places=tuple((b.tensor, None if b.staged else session.place(t)) for b, t in where if b.reached),
+        places=tuple((b.tensor, None if b.staged else session.backend.arenas.place(t)) for b, t in where if b.reached),
         of=repr((bound.layouts, plan.topology)),
         text=text,
         loc=compiler.loc,
@@ -381,7 +381,7 @@ def again(
 ) -> None:
     """What is looked at before a later call of a kind: where peers are to read its arguments; in debug mode everything."""
     vigil, said = session.vigil, prepared.said
-    places = tuple([session.place(tensors[k]) for k in prepared.in_place])
+    places = tuple([session.backend.arenas.place(tensors[k]) for k in prepared.in_place])
     if not vigil.debug and prepared.places.get(places):
         return
     if places:

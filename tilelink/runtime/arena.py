@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from tilelink.runtime.grid import context_along
-from tilelink.runtime.refusals import not_shared
+from tilelink.runtime.refusals import Place, not_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,11 @@ class SymmetricBlock:
 
 
 class Arena:
-    """Implements `runtime.backend.Arena`.
+    """One symmetric allocation: the same number of bytes on every rank, zeroed.
+
+    `local`: uint8 tensor of this rank's instance. `context`: int64 tensor on the device, `[my_pe, n_pes, base address
+    of the arena on pe 0, on pe 1, …, number of pe 0, of pe 1, … among all ranks]`, which device functions take as
+    their last argument. `number`: from 1, of memory of `tilelink.empty`; 0 of other memory.
 
     Args:
         block: zeroed on every rank.
@@ -40,6 +44,7 @@ class Arena:
         self, block: SymmetricBlock, rank: int, numbers: Sequence[int], settle: Callable[[Arena], None]
     ) -> None:
         self.local = block.local
+        self.number = 0
         context = [rank, len(block.bases), *block.bases, *numbers]
         self.context = torch.tensor(context, dtype=torch.int64, device=block.local.device)
         self._rank, self._ranks = rank, len(block.bases)
@@ -84,6 +89,8 @@ class Arenas:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._arenas: list[Arena] = []
+        self.emptied = 0
+        """How many have been taken for `tilelink.empty`; most programs take none."""
 
     def add(self, arena: Arena) -> None:
         start = arena.local.data_ptr()
@@ -95,36 +102,25 @@ class Arenas:
         at = self._arenas.index(arena)
         del self._starts[at], self._arenas[at]
 
+    def find(self, tensor: torch.Tensor) -> Arena | None:
+        """The arena that the tensor lies in, if one does."""
+        at = bisect.bisect_right(self._starts, tensor.data_ptr()) - 1
+        return self._arenas[at] if at >= 0 and self._arenas[at].holds(tensor) else None
+
     def holding(self, tensor: torch.Tensor) -> Arena:
-        """The arena that the tensor lies in.
+        """The same.
 
         Raises:
             TilelinkError: TL439, it lies in none.
         """
-        at = bisect.bisect_right(self._starts, tensor.data_ptr()) - 1
-        if at < 0 or not self._arenas[at].holds(tensor):
+        found = self.find(tensor)
+        if found is None:
             raise not_shared(tensor)
-        return self._arenas[at]
+        return found
 
-
-class SymmetricMemory:
-    """Of a rank that has arenas: what `runtime.backend.Backend` says of their tensors."""
-
-    _arenas: Arenas
-
-    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
-        """The context of the arena that holds a tensor, for the ranks of a line if one is named.
-
-        Raises:
-            TilelinkError: TL439, none does.
-        """
-        arena = self._arenas.holding(tensor)
-        return arena.context if line is None else arena.along(line)
-
-    def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype.
-
-        Raises:
-            TilelinkError: TL439, no arena holds it.
-        """
-        return self._arenas.holding(tensor).instance(tensor, pe)
+    def place(self, tensor: torch.Tensor) -> Place | None:
+        """Where in memory of `tilelink.empty` the tensor begins; None: elsewhere. Without elements it begins nowhere."""
+        found = self.find(tensor) if self.emptied else None
+        if found is None or not found.number:
+            return None
+        return found.number, tensor.data_ptr() - found.local.data_ptr()

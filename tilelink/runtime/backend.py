@@ -7,18 +7,28 @@ each piece, and settles then whatever does not change from call to call.
 
 from __future__ import annotations
 
+import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.host import MAIN
 from tilelink.ir.options import KernelOptions
 from tilelink.ir.topology import Topology
-from tilelink.runtime.grid import Grid
+from tilelink.runtime.arena import Arena, Arenas, SymmetricBlock
+from tilelink.runtime.grid import Grid, laid_out
+from tilelink.runtime.refusals import no_kernels, one_size
+
+if TYPE_CHECKING:
+    from tilelink.runtime.watchdog import Guard
+    from tilelink.runtime.watcher import StoreWatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +38,21 @@ class Descriptor:
     tensor: torch.Tensor
     block: tuple[int, ...]
 
+    def of_argument(self, name: str) -> TensorDescriptor:
+        """Triton's descriptor, for argument `name`.
 
-class Event(Protocol):
-    """A point in a stream, made by `Stream.record`."""
+        Raises:
+            TilelinkError: TL426, there can be none.
+        """
+        try:
+            return TensorDescriptor(self.tensor, list(self.tensor.shape), list(self.tensor.stride()), list(self.block))
+        except (AssertionError, ValueError, TypeError) as error:
+            raise TilelinkError(
+                "TL426",
+                f"argument {name} has no TMA descriptor: {error}",
+                why="TMA needs the first byte and all rows at multiples of 16 bytes, and a contiguous last axis",
+                hint="make the last axis a multiple of 16 bytes, or load this tensor by pointers",
+            ) from error
 
 
 class Stream(Protocol):
@@ -59,201 +81,190 @@ class Stream(Protocol):
         """Block the stream until the one-element int64 `doorbell` is `times`, then set it back to 0."""
         ...
 
-    def record(self) -> Event: ...
+    def record(self) -> Any:
+        """A point in the stream, for `wait`."""
+        ...
 
-    def stamp(self) -> Stamp:
+    def stamp(self) -> Any:
         """A point in the stream whose time `Backend.read` gives; not under capture."""
         ...
 
-    def wait(self, event: Event) -> None: ...
+    def wait(self, event: Any) -> None: ...
 
 
-class Stamp(Protocol):
-    """A point in time, made by `Stream.stamp`."""
+class Backend(ABC):
+    """One rank of a backend, and what all backends have alike: ranks laid out along axes, symmetric memory.
 
-
-class Arena(Protocol):
-    """One symmetric allocation: the same number of bytes on every rank, zeroed.
-
-    `local`: uint8 tensor of this rank's instance. `context`: int64 tensor on the device, `[my_pe, n_pes, base address
-    of the arena on pe 0, on pe 1, …, number of pe 0, of pe 1, … among all ranks]`, which device functions take as
-    their last argument.
+    A backend that runs kernels overrides what streams and clocks need; one that runs none inherits the refusals.
     """
 
-    local: torch.Tensor
-    context: torch.Tensor
-
-    def along(self, line: tuple[int, ...]) -> torch.Tensor:
-        """The context for some of the ranks, this one among them, which are numbered by their place there."""
-        ...
-
-    def peer(self, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` as a uint8 tensor that streams can copy to and from."""
-        ...
-
-    def free(self) -> None:
-        """Collective."""
-        ...
-
-
-class Reports(Protocol):
-    """What a rank's kernels have reported, for whoever looks after it beside the rank's program: `runtime.watchdog.Guard`."""
-
-    rank: int
-    seconds: float | None
-
-    @property
-    def reported(self) -> bool:
-        """Whether a kernel has made a report."""
-        ...
-
-    @property
-    def failed(self) -> bool:
-        """Whether anything is wrong, raised already or not."""
-        ...
-
-    @property
-    def taken(self) -> bool:
-        """Whether the error has been raised."""
-        ...
-
-    def error(self) -> TilelinkError | None:
-        """What has been found, as one error; None if all is well."""
-        ...
-
-    def stop(self, error: TilelinkError) -> None:
-        """End this rank's waits for a reason that its kernels do not know."""
-        ...
-
-    def miss(self, error: TilelinkError) -> None:
-        """A rank is no longer there, which matters as soon as it is needed."""
-        ...
-
-
-class Watcher(Protocol):
-    """A thread that carries reports between ranks, and ends the process of a rank that cannot go on."""
-
-    def reset(self) -> None:
-        """All ranks start afresh."""
-        ...
-
-    def stop(self) -> None: ...
-
-
-class Backend(Protocol):
     rank: int
     ranks: int
     topology: Topology
+    members: tuple[int, ...]
+    """Each rank's number among all ranks that there are."""
+    numbers: tuple[int, ...]
+    """Each rank's number where device functions are told of it."""
+    device: torch.device
+    """Where tensors of this rank lie."""
     group: Any
     """The ranks as a group of torch.distributed; None where they are simulated."""
-    only_references: bool
+    only_references = False
     """Whether nothing but an operator's reference runs here: processes on CPUs."""
+    arenas: Arenas
+    """Symmetric memory that is not freed."""
 
+    # -------------------------------------------------------------------------------------------------------- the ranks
     @property
+    @abstractmethod
     def name(self) -> str:
         """By which `named` finds the group again on this rank, for graphs of torch, whose constants are no groups."""
-        ...
 
     @property
     def alive(self) -> bool:
         """Whether its ranks can be called: a process group may have been destroyed, and its name be that of another one now."""
-        ...
+        return True
 
+    @abstractmethod
     def named(self, name: str) -> Any:
         """What `within` takes for the group of that name.
 
         Raises:
             TilelinkError: TL456, there is none.
         """
-        ...
 
+    @abstractmethod
     def among(self, ranks: Sequence[int]) -> Any:
-        """What `within` takes for some of this backend's ranks.
+        """What `within` takes for some of this backend's ranks, which alone need to call this.
 
         Args:
             ranks: in rising order; all of them call this, and no others, each with its groups in the same order.
-        """
-        ...
 
+        Raises:
+            TilelinkError: TL455, this rank is not among them.
+        """
+
+    @abstractmethod
     def within(self, group: Any) -> Backend:
         """The backend of a group that this rank is in: its ranks are numbered from 0, its streams are this backend's.
 
         Collective over the group.
-        """
-        ...
 
-    def arena(self, nbytes: int) -> Arena:
-        """Collective: every rank asks for the same number of bytes in the same order."""
-        ...
+        Raises:
+            TilelinkError: TL454 it is no group, TL455 this rank is not in it.
+        """
 
     def grid(self, group: Any) -> Grid | None:
         """The axes that a group comes with, such as a `DeviceMesh` of several dimensions; None: it is one of `within`."""
-        ...
+        del group
+        return None
 
-    def laid_out(self, grid: Grid) -> Backend:
-        """This backend with its ranks along several axes, the last one of neighbours.
+    def laid_out(self, grid: Grid) -> Self:
+        """This backend with its ranks along several axes, the last one of neighbours: the same memory, streams and meetings.
 
         Raises:
             TilelinkError: TL457, there are more or fewer ranks.
         """
-        ...
+        made = copy.copy(self)
+        made.topology = laid_out(self.topology, grid, self._reach_along)
+        return made
+
+    def _reach_along(self, line: tuple[int, ...]) -> str:
+        """How some ranks reach one another."""
+        del line
+        return self.topology.reach
+
+    @abstractmethod
+    def agree(self, value: Any) -> list[Any]:
+        """Collective, on the host: every rank's `value`, which must be picklable, by rank."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Collective, on host and device: all earlier work of all ranks is complete."""
+
+    # ----------------------------------------------------------------------------------------------------------- memory
+    def arena(self, nbytes: int) -> Arena:
+        """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
+        bytes in the same order.
+
+        Raises:
+            TilelinkError: TL436 the ranks ask for different sizes, or for none; and as the backend's memory.
+        """
+        one_size(nbytes, self._sizes(nbytes))
+        arena = Arena(self._block(nbytes), self.rank, self.numbers, self._settle)
+        self.arenas.add(arena)
+        return arena
+
+    def _sizes(self, nbytes: int) -> list[int]:
+        """Collective: how many bytes each rank asks for."""
+        return self.agree(nbytes)
+
+    @abstractmethod
+    def _block(self, nbytes: int) -> SymmetricBlock:
+        """Collective: zeroed on every rank."""
+
+    def _settle(self, arena: Arena) -> None:
+        self.barrier()
+        self.arenas.remove(arena)
 
     def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
-        """The context of the arena that holds a tensor of `tilelink.empty`, for the ranks of a line if one is named."""
-        ...
+        """The context of the arena that holds a tensor, for the ranks of a line if one is named.
+
+        Raises:
+            TilelinkError: TL439, none does.
+        """
+        arena = self.arenas.holding(tensor)
+        return arena.context if line is None else arena.along(line)
 
     def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` of a tensor of `tilelink.empty`, flat, in its dtype."""
-        ...
+        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype.
+
+        Raises:
+            TilelinkError: TL439, no arena holds it.
+        """
+        return self.arenas.holding(tensor).instance(tensor, pe)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Plain device memory of this rank, zeroed."""
-        ...
+        return torch.zeros(size, dtype=dtype, device=self.device)
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Makes tensors for results, in plain device memory of this rank."""
-        ...
+        return partial(torch.empty, tuple(shape), dtype=dtype, device=self.device)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """Plain int64 words, zeroed, that this rank's kernels find by address: in its GPU's memory, or where the host
         reads and writes them while kernels run."""
-        ...
+        del on_host
+        return self.zeros(count, torch.int64)
 
-    def limit_waits(self, seconds: float | None) -> None:
-        """Waits with a time limit have so many. In the simulated backend, where only this makes time pass; on GPUs: nothing."""
-        ...
-
-    def watch_over(self, guard: Reports, doorbells: Callable[[], list[torch.Tensor]]) -> Watcher | None:
-        """Start what looks after a guard beside the rank's program; `doorbells`: the flags that its streams wait for.
-
-        None in the simulated backend, where a program looks for itself at the end of each call.
-        """
-        ...
-
-    def drain(self) -> None:
-        """This rank's work is complete. Not collective."""
-        ...
-
+    # ----------------------------------------------------------------------------------------------- streams and clocks
     def main_stream(self) -> Stream:
         """The caller's current stream."""
-        ...
+        raise no_kernels()
 
-    def side_stream(self, index: int) -> Stream: ...
+    def side_stream(self, index: int) -> Stream:
+        """The stream with this number: always the same one."""
+        raise no_kernels()
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
         """Work of the stream with this number (`ir.host.MAIN`: that of the call), ready to be done in calls like `first`.
 
         Its kernel is compiled and loaded here. Nothing is started.
         """
-        ...
+        raise no_kernels()
 
     def capturing(self) -> bool:
         """Whether the main stream is being captured into a CUDA graph."""
-        ...
+        return False
+
+    def drain(self) -> None:
+        """This rank's work is complete. Not collective."""
+        return None
 
     def finish(self) -> None:
-        """In the simulated backend: run until all streams of this rank are idle. On GPUs: nothing."""
-        ...
+        """In the simulated backend: run until all streams of this rank are idle. On GPUs, which run by themselves: nothing."""
+        return None
 
     def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         """Collective: milliseconds (in the simulated backend: simulated ones) that `call` takes on this rank's device.
@@ -263,28 +274,33 @@ class Backend(Protocol):
         Args:
             host_us: microseconds that the host may take to start it; the device begins after twice as many.
         """
-        ...
+        raise no_kernels()
 
     @property
     def late(self) -> bool:
         """Whether this rank's device began before its host had started all of the call that was timed last."""
-        ...
+        return False
 
-    def read(self, stamps: Sequence[Stamp]) -> list[int]:
+    def read(self, stamps: Sequence[Any]) -> list[int]:
         """Nanoseconds of the clock that this rank's kernels read; waits until the streams have come to the stamps."""
-        ...
+        raise no_kernels()
 
     def skew(self) -> int:
         """Collective: nanoseconds by which this rank's clock is ahead of rank 0's, to within a few microseconds."""
-        ...
+        raise no_kernels()
 
-    def agree(self, value: Any) -> list[Any]:
-        """Collective, on the host: every rank's `value`, by rank."""
-        ...
+    # ---------------------------------------------------------------------------------------------------------- watching
+    def limit_waits(self, seconds: float | None) -> None:
+        """Waits with a time limit have so many. In the simulated backend, where only this makes time pass; on GPUs: nothing."""
+        del seconds
 
-    def barrier(self) -> None:
-        """Collective, on host and device: all earlier work of all ranks is complete."""
-        ...
+    def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher | None:
+        """Start what looks after a guard beside the rank's program; `doorbells`: the flags that its streams wait for.
+
+        None where nobody has to: gloo has timeouts of its own, and a simulated program looks for itself at the end of each call.
+        """
+        del guard, doorbells
+        return None
 
 
 # ------------------------------------------------------------------------------------------------ what only a call knows

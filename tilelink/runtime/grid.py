@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import RankAxis, Topology
@@ -14,7 +13,6 @@ from tilelink.ir.topology import RankAxis, Topology
 if TYPE_CHECKING:
     import torch
 
-W = TypeVar("W")
 AS = " as "
 """In a backend's name, between that of its ranks and the axes that they are laid out along."""
 
@@ -50,11 +48,10 @@ def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
     return Grid(tuple(axes.items()), group)
 
 
-def laid_out(backend: W, topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> W:
-    """The backend with its ranks along axes: the same memory, streams and meetings.
+def laid_out(topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> Topology:
+    """A topology with its ranks along axes.
 
     Args:
-        topology: the backend's own.
         reach: how the ranks of a line reach one another.
 
     Raises:
@@ -75,9 +72,7 @@ def laid_out(backend: W, topology: Topology, grid: Grid, reach: Callable[[tuple[
         )
         for a in plain.axes
     )
-    made: Any = copy.copy(backend)
-    made.topology = replace(plain, axes=axes)
-    return made
+    return replace(plain, axes=axes)
 
 
 def suffix(topology: Topology) -> str:

@@ -11,7 +11,8 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.ll_protocol import DATA
 from tilelink.ir.plan import COPIES, Buffer, Plan, StepPlan
-from tilelink.runtime.backend import Arena, Backend
+from tilelink.runtime.arena import Arena
+from tilelink.runtime.backend import Backend
 
 DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tilelink.errors import TilelinkError, with_article
-from tilelink.ir.topology import Topology
-from tilelink.runtime.grid import Grid, grid_of, laid_out, suffix
+from tilelink.runtime.arena import Arenas
+from tilelink.runtime.backend import Backend
+from tilelink.runtime.grid import Grid, grid_of, suffix
 from tilelink.runtime.refusals import no_such_group, not_in_group
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ def board(group: dist.ProcessGroup) -> dist.Store | None:  # pyright: ignore[rep
     return dist.PrefixStore(f"tilelink/{group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 
-class ProcessBackend(ABC):
+class ProcessBackend(Backend):
     """One rank of a process group; ranks are the group's.
 
     Args:
@@ -114,15 +115,12 @@ class ProcessBackend(ABC):
         TilelinkError: TL435, there is no process group.
     """
 
-    topology: Topology
-    members: tuple[int, ...]
-    """Each rank's number among all processes."""
-
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.group = existing(group)
+        self.group: dist.ProcessGroup = existing(group)
         self.rank = self.group.rank()
         self.ranks = self.group.size()
-        self.members = tuple(dist.get_process_group_ranks(self.group))
+        self.members = self.numbers = tuple(dist.get_process_group_ranks(self.group))
+        self.arenas = Arenas()
 
     @property
     def name(self) -> str:
@@ -136,49 +134,25 @@ class ProcessBackend(ABC):
         return named(name)
 
     def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
-        """A process group of some of this backend's ranks, which alone need to call this; of all others it knows nothing.
-
-        Raises:
-            TilelinkError: TL455, this rank is not among them.
-        """
+        """A process group; of all other ranks than these it knows nothing."""
         return part(ranks, self.group)
 
     def within(self, group: Any) -> Any:
-        """The backend of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension.
-
-        Collective over the group.
-
-        Raises:
-            TilelinkError: TL454 it is no group, TL455 this rank is not in it.
-        """
+        """The backend of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension."""
         given = process_group(group)
         return self if tuple(dist.get_process_group_ranks(given)) == self.members else self._part(given)
+
+    @abstractmethod
+    def _part(self, group: dist.ProcessGroup) -> ProcessBackend:
+        """A backend of the same kind for the ranks of `group`."""
 
     def grid(self, group: Any) -> Grid | None:
         """The axes of a DeviceMesh of several dimensions, by its names in upper case."""
         return grid_of_mesh(group, self.members)
 
-    def laid_out(self, grid: Grid) -> Self:
-        """This backend with its ranks along several axes, the last one of neighbours.
-
-        Raises:
-            TilelinkError: TL457, there are more or fewer ranks.
-        """
-        return laid_out(self, self.topology, grid, self._reach_along)
-
     def agree(self, value: Any) -> list[Any]:
-        """Collective, on the host: every rank's `value`, which must be picklable, by rank."""
         if self.ranks == 1:
             return [value]
         values: list[Any] = [None] * self.ranks
         dist.all_gather_object(values, value, group=self.group)
         return values
-
-    def _reach_along(self, line: tuple[int, ...]) -> str:
-        """How some ranks reach one another."""
-        del line
-        return self.topology.reach
-
-    @abstractmethod
-    def _part(self, group: dist.ProcessGroup) -> ProcessBackend:
-        """A backend of the same kind for the ranks of `group`."""

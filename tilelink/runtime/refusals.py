@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.runtime.backend import Descriptor
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What all ranks must ask alike, or they do not make the same call.
@@ -209,24 +207,6 @@ def reported(rank: int, message: str) -> TilelinkError:
         why="a call is collective: what goes wrong on one rank leaves no result on any",
         hint="see what that rank prints",
     )
-
-
-def tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
-    """The TMA descriptor of argument `name`.
-
-    Raises:
-        TilelinkError: TL426, there can be none.
-    """
-    tensor, block = descriptor.tensor, list(descriptor.block)
-    try:
-        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
-    except (AssertionError, ValueError, TypeError) as error:
-        raise TilelinkError(
-            "TL426",
-            f"argument {name} has no TMA descriptor: {error}",
-            why="TMA needs the first byte and all rows at multiples of 16 bytes, and a contiguous last axis",
-            hint="make the last axis a multiple of 16 bytes, or load this tensor by pointers",
-        ) from error
 
 
 def no_kernels() -> TilelinkError:

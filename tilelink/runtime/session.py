@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,11 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
 from tilelink.runtime import environment
-from tilelink.runtime.backend import Arena, Backend
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import Grid, parsed
 from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import Region, Workspace
-from tilelink.runtime.refusals import Place, compare_memory
+from tilelink.runtime.refusals import compare_memory
 from tilelink.runtime.watchdog import Vigil
 
 CALLS_KEPT = 256
@@ -40,8 +39,6 @@ class Session:
     watchdog: InitVar[float | None] = None
     debug: InitVar[bool] = False
     workspaces: dict[object, Workspace] = field(default_factory=dict[object, Workspace])
-    shared: list[tuple[int, int, Arena]] = field(default_factory=list[tuple[int, int, Arena]])
-    """Memory that `empty` gave: address, number and arena of each allocation, by address."""
     prepared: dict[object, Recent[Any]] = field(default_factory=dict[object, Recent[Any]])
     """What operators keep for cached calls; dropped with the workspaces it refers to."""
     reserved: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
@@ -162,23 +159,14 @@ class Session:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor in symmetric memory, which peers read in place. Collective; lives as long as the session."""
-        count = math.prod(shape)
+        count, arenas = math.prod(shape), self.backend.arenas
         arena = self.backend.arena(max(count, 1) * dtype.itemsize)
-        bisect.insort(self.shared, (arena.local.data_ptr(), len(self.shared) + 1, arena))
+        arenas.emptied = arena.number = arenas.emptied + 1
         return arena.local[: count * dtype.itemsize].view(dtype).view(tuple(shape))
 
     def shares(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies in memory that `empty` gave."""
-        return bool(self.shared) and self.place(tensor) is not None
-
-    def place(self, tensor: torch.Tensor) -> Place | None:
-        """Where in memory that `empty` gave the tensor begins; None: elsewhere. Without elements it begins nowhere."""
-        at = tensor.data_ptr()
-        found = bisect.bisect_right(self.shared, at, key=lambda each: each[0]) - 1
-        if found < 0:
-            return None
-        start, number, arena = self.shared[found]
-        return (number, at - start) if at - start < arena.local.numel() else None
+        return self.backend.arenas.place(tensor) is not None
 
     def close(self, key: object) -> None:
         """Free what the operator took, here and in the sub-groups. Collective; harmless when repeated."""

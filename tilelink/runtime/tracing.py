@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import TraceLayout
 from tilelink.ir.plan import Plan
-from tilelink.runtime.backend import Backend, Stamp, Stream
+from tilelink.runtime.backend import Backend, Stream
 
 UNKNOWN = 256
 """Tiles of a worker that there is room for where nobody knows how many there will be; further ones take the last place."""
@@ -59,8 +59,8 @@ class StreamEvent:
     path: str
     what: What
     detail: str
-    begin: Stamp
-    end: Stamp
+    begin: Any
+    end: Any
 
 
 @dataclass(slots=True)

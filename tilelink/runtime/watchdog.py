@@ -12,9 +12,10 @@ import torch
 from tilelink.device import watch as device
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.kernel import Checks
-from tilelink.runtime.backend import Backend, Watcher
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.lru import Recent
 from tilelink.runtime.refusals import Stated, compare_meetings, compare_stated, reported
+from tilelink.runtime.watcher import StoreWatcher
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A rank's guard: where its kernels report waits that took too long and conditions that do not hold.
@@ -253,7 +254,7 @@ class Vigil:
         self._forget = forget
         self._unprepare = unprepare
         self._agreed: set[object] = set()
-        self._watcher: Watcher | None = None
+        self._watcher: StoreWatcher | None = None
         if self.guard is not None and watchdog is not None:
             self._watcher = backend.watch_over(self.guard, doorbells)
 

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
-from tilelink.runtime.backend import Reports
 from tilelink.runtime.refusals import reported
+
+if TYPE_CHECKING:
+    from tilelink.runtime.watchdog import Guard
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which processes of this host are alive.
@@ -90,7 +92,7 @@ class Board(Protocol):
 
 
 class StoreWatcher:
-    """`runtime.backend.Watcher` by a thread.
+    """A thread that carries reports between ranks, and ends the process of a rank that cannot go on.
 
     Args:
         guard: this rank's.
@@ -103,7 +105,7 @@ class StoreWatcher:
 
     def __init__(
         self,
-        guard: Reports,
+        guard: Guard,
         ranks: int,
         peers: Mapping[int, Process],
         board: Board | None,

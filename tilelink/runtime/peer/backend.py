@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -15,22 +14,22 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
-from tilelink.runtime.arena import Arena, Arenas, SymmetricMemory
-from tilelink.runtime.backend import Call, Launch, Reports, Step, Work, plain_step
+from tilelink.runtime.arena import SymmetricBlock
+from tilelink.runtime.backend import Call, Launch, Step, Work, plain_step
 from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer.clocks import Stopwatch
 from tilelink.runtime.peer.heap import Heap, TorchHeap
 from tilelink.runtime.peer.steps import settled
 from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher, SideStreams
 from tilelink.runtime.processes import ProcessBackend, board
-from tilelink.runtime.refusals import one_size
+from tilelink.runtime.watchdog import Guard
 from tilelink.runtime.watcher import Process, StoreWatcher, this_process
 
 OFTEN = 2**30
 """More often than any doorbell is rung in a call: what ends a stream's wait for one."""
 
 
-class GpuBackend(SymmetricMemory, ProcessBackend):
+class GpuBackend(ProcessBackend):
     """One rank of a process group on its own GPU; ranks are the group's.
 
     Args:
@@ -41,23 +40,18 @@ class GpuBackend(SymmetricMemory, ProcessBackend):
     share a GPU and the backend is not made for that.
     """
 
-    only_references = False
-    numbers: tuple[int, ...]
-    """Each rank's number where device functions are told of it."""
     _heap: Heap
 
     def __init__(self, group: dist.ProcessGroup | None = None, name: str = "peer") -> None:
         environment.disable_multicast()
         self.device = reach.current_device()
         super().__init__(group)
-        self.numbers = self.members
         self.places: list[reach.Place] = self.agree(reach.place_of(self.device))
         shared = self._share()
         self._processes: list[Process] = self.agree(this_process())
         self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device), shared=shared)
         self.launcher = Launcher(self.device, room=self.topology.device.shared_bytes)
         self._sides = SideStreams(self.device)
-        self._arenas = Arenas()
         self._mains: dict[int, CudaStream] = {}
         self._thread = threading.local()
         self._current_handle = reach.current_handle()
@@ -74,13 +68,7 @@ class GpuBackend(SymmetricMemory, ProcessBackend):
         return cls()
 
     def within(self, group: Any) -> GpuBackend:
-        """The backend of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension. Streams are shared with it.
-
-        Collective over the group.
-
-        Raises:
-            TilelinkError: TL454 it is no group, TL455 this rank is not in it.
-        """
+        """Streams are shared with it."""
         made: GpuBackend = super().within(group)
         if made is not self:
             made._sides, made.launcher = self._sides, self.launcher
@@ -95,30 +83,14 @@ class GpuBackend(SymmetricMemory, ProcessBackend):
         reach.require_own_gpus(self.places)
         return False
 
-    @abstractmethod
-    def _part(self, group: dist.ProcessGroup) -> GpuBackend:
-        """A backend of the same kind for the ranks of `group`."""
-
-    def arena(self, nbytes: int) -> Arena:
-        """Collective: symmetric memory, zeroed on every rank before any rank returns.
-
-        Raises:
-            TilelinkError: TL436 the ranks ask for different sizes, or for none, TL437 while capturing, and as the heap.
-        """
-        one_size(nbytes, self.agree(nbytes))
+    def _block(self, nbytes: int) -> SymmetricBlock:
         block = self._heap.allocate(nbytes)
         if self.topology.reach == "peer":
             gap = None if all(block.bases) else f"rank {self.rank} has no pointer to some rank's symmetric memory"
             reach.require_no_gap(self.agree(gap))
         block.local.zero_()
         self.barrier()
-        arena = Arena(block, self.rank, self.numbers, self._settle)
-        self._arenas.add(arena)
-        return arena
-
-    def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Plain memory of this rank's GPU: `size` elements, zeroed."""
-        return torch.zeros(size, dtype=dtype, device=self.device)
+        return block
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Makes tensors in plain memory of this rank's GPU, with whatever lies there."""
@@ -132,10 +104,7 @@ class GpuBackend(SymmetricMemory, ProcessBackend):
             return torch.zeros(count, dtype=torch.int64, device="cpu", pin_memory=True)
         return self.zeros(count, torch.int64)
 
-    def limit_waits(self, seconds: float | None) -> None:  # not every backend has to
-        """Nothing: GPUs have clocks."""
-
-    def watch_over(self, guard: Reports, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
+    def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
         """Start a thread that looks after this rank's guard."""
         # Kernels and streams that wait hold up what is behind them; this stream is used for nothing else.
         stream = torch.cuda.Stream(self.device, priority=HIGH_PRIORITY)
@@ -194,9 +163,6 @@ class GpuBackend(SymmetricMemory, ProcessBackend):
         """Whether the caller's current stream is being captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
-    def finish(self) -> None:  # not every backend has to
-        """Nothing: GPUs run by themselves."""
-
     @property
     def late(self) -> bool:
         return self._stopwatch is not None and self._stopwatch.late
@@ -242,10 +208,6 @@ class GpuBackend(SymmetricMemory, ProcessBackend):
         if self.ranks > 1:
             dist.barrier(group=self.group)
             torch.cuda.synchronize(self.device)
-
-    def _settle(self, arena: Arena) -> None:
-        self.barrier()
-        self._arenas.remove(arena)
 
     def _stream(self, stream: torch.cuda.Stream) -> CudaStream:
         return CudaStream(stream, self.launcher)

@@ -16,7 +16,6 @@ from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor, merged
 from tilelink.runtime.kernels import compiling
 from tilelink.runtime.peer import driver
-from tilelink.runtime.refusals import tensor_descriptor
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The geometry of a strided copy: tensors -> pieces that one driver call each can move.
@@ -178,10 +177,9 @@ class Launcher:
             return self._here(name, value)
         if isinstance(value, Descriptor):
             self._here(name, value.tensor)
-            empty = not value.tensor.numel()
-            return tensor_descriptor(
-                name, Descriptor(self.unused(value.tensor.dtype, value.block), value.block) if empty else value
-            )
+            if not value.tensor.numel():
+                value = Descriptor(self.unused(value.tensor.dtype, value.block), value.block)
+            return value.of_argument(name)
         return value
 
     def unused(self, dtype: torch.dtype, block: tuple[int, ...]) -> torch.Tensor:

@@ -15,10 +15,10 @@ import torch
 from tilelink import cost
 from tilelink.errors import TilelinkError, with_article
 from tilelink.ir.topology import Device, Topology
-from tilelink.runtime.arena import Arena, Arenas, SymmetricBlock, SymmetricMemory
-from tilelink.runtime.backend import Call, Reports, Step, Work, plain_step
-from tilelink.runtime.grid import Grid, laid_out, suffix
-from tilelink.runtime.refusals import no_such_group, not_in_group, one_size
+from tilelink.runtime.arena import Arenas, SymmetricBlock
+from tilelink.runtime.backend import Backend, Call, Step, Work, plain_step
+from tilelink.runtime.grid import suffix
+from tilelink.runtime.refusals import no_such_group, not_in_group
 from tilelink.runtime.simulated.agents import Agent, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
@@ -92,15 +92,14 @@ class Meetings:
         return [meeting.values[r] for r in members]
 
 
-class SimulatedBackend(SymmetricMemory):
-    """One rank. Implements `runtime.backend.Backend`."""
+class SimulatedBackend(Backend):
+    """One rank."""
 
-    late = False
-    only_references = False
+    device = torch.device("cpu")
 
     def __init__(self, machine: Machine, interpreter: Interpreter, meetings: Meetings, host: Agent) -> None:
-        self.group: Any = None
-        self.members = meetings.members
+        self.group = None
+        self.members = self.numbers = meetings.members
         self.rank = self.members.index(host.rank)
         self.ranks = len(self.members)
         reach = machine.between(self.members)
@@ -111,17 +110,13 @@ class SimulatedBackend(SymmetricMemory):
         self._host = host
         self._processors = Multiprocessors(machine.topology.device.sms)
         self._streams: dict[int, SimulatedStream] = {}
-        self._arenas = Arenas()
+        self.arenas = Arenas()
         self._allocated = 0
 
     @property
     def name(self) -> str:
         """This rank's own: torch compiles once for the process, and what holds for one rank may not for another."""
         return _name(self._host.rank, self.members) + suffix(self.topology)
-
-    @property
-    def alive(self) -> bool:
-        return True
 
     def named(self, name: str) -> Group:
         found = tuple(int(m) for m in name.rpartition(" ")[2].split(",") if m.isdecimal())
@@ -151,19 +146,15 @@ class SimulatedBackend(SymmetricMemory):
         made._processors, made._streams = self._processors, self._streams
         return made
 
-    def grid(self, group: Any) -> Grid | None:
-        del group
-        return None
-
-    def laid_out(self, grid: Grid) -> SimulatedBackend:
-        members, between = self.members, self._machine.between
-        return laid_out(self, self.topology, grid, lambda line: between(tuple(members[r] for r in line)))
+    def _reach_along(self, line: tuple[int, ...]) -> str:
+        return self._machine.between(tuple(self.members[r] for r in line))
 
     # ------------------------------------------------------------------------------------------------------------- memory
-    def arena(self, nbytes: int) -> Arena:
-        asked = self._meetings.meet(self._host, "arena", nbytes)
-        one_size(nbytes, asked)
-        own = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
+    def _sizes(self, nbytes: int) -> list[int]:
+        return self._meetings.meet(self._host, "arena", nbytes)
+
+    def _block(self, nbytes: int) -> SymmetricBlock:
+        own = self.zeros(nbytes, torch.uint8)
         region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}", symmetric=True)
         assert region is not None
         self._machine.opened(own)
@@ -173,14 +164,7 @@ class SimulatedBackend(SymmetricMemory):
         for _, instance in made:
             instance.peers = tuple(r for _, r in made)
         peers = tuple(t for t, _ in made)
-        block = SymmetricBlock(own, peers, tuple(t.data_ptr() for t in peers), partial(self._forget, region))
-        arena = Arena(block, self.rank, self.members, self._settle)
-        self._arenas.add(arena)
-        return arena
-
-    def _settle(self, arena: Arena) -> None:
-        self.barrier()
-        self._arenas.remove(arena)
+        return SymmetricBlock(own, peers, tuple(t.data_ptr() for t in peers), partial(self._forget, region))
 
     def _forget(self, region: Region) -> None:
         """This rank's instance of an arena that no rank uses any more."""
@@ -190,9 +174,6 @@ class SimulatedBackend(SymmetricMemory):
             self._machine.observer.freed(region.start, region.end)
         self._machine.memory.drop(region, self._host.rank)
 
-    def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(size, dtype=dtype, device="cpu")
-
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Poisoned: NaN, or -1 for integers. Nobody may read what nobody has written."""
         nbytes, dims = math.prod(shape) * dtype.itemsize, tuple(shape)
@@ -200,8 +181,7 @@ class SimulatedBackend(SymmetricMemory):
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """Kernels find them by their address."""
-        del on_host
-        words = torch.zeros(count, dtype=torch.int64, device="cpu")
+        words = super().shared_words(count, on_host=on_host)
         self._machine.memory.add(words, self._host.rank, "watch")
         return words
 
@@ -221,9 +201,6 @@ class SimulatedBackend(SymmetricMemory):
         del first
         return plain_step(work, stream, self)
 
-    def capturing(self) -> bool:
-        return False
-
     def _stream(self, index: int) -> SimulatedStream:
         if index not in self._streams:
             made = SimulatedStream(self._machine, self._interpreter, self._host, index, self._processors)
@@ -238,9 +215,6 @@ class SimulatedBackend(SymmetricMemory):
             )
             self._host.clock = max(self._host.clock, stream.agent.clock)
         self._machine.after(self._host, [self._machine.mark(s.agent) for s in self._streams.values()])
-
-    def watch_over(self, guard: Reports, doorbells: Callable[[], list[torch.Tensor]]) -> None:
-        """Nobody: the scheduler knows when all wait."""
 
     def drain(self) -> None:
         self.finish()

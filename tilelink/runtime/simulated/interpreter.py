@@ -23,7 +23,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Descriptor
-from tilelink.runtime.refusals import tensor_descriptor
 from tilelink.runtime.simulated.agents import Span, Target
 from tilelink.runtime.simulated.arithmetic import (
     Arithmetic,
@@ -392,7 +391,7 @@ def _tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
         descriptor = Descriptor(
             torch.zeros(descriptor.block, dtype=descriptor.tensor.dtype, device="cpu"), descriptor.block
         )
-    return tensor_descriptor(name, descriptor)
+    return descriptor.of_argument(name)
 
 
 def _integer(value: Any) -> int:

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import AWAIT_FLAG
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.backend import Descriptor, Event
+from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.kernels import LINES, interpreting
 from tilelink.runtime.memory import extent
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
@@ -132,8 +132,7 @@ class SimulatedStream:
     def stamp(self) -> SimulatedEvent:
         return self.record()
 
-    def wait(self, event: Event) -> None:
-        assert isinstance(event, SimulatedEvent), "an event of another backend"
+    def wait(self, event: SimulatedEvent) -> None:
         self._push(lambda: self._run_wait(event))
 
     # -------------------------------------------------------------------------------------------------------- the stream
