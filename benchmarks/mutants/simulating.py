@@ -60,7 +60,7 @@ class OutOfTime(Exception):
     """Looked at for so long, a mutant showed nothing."""
 
 
-class Timed:
+class Timed(Turns):
     """Somebody's turns, until `end`, seconds of the monotonic clock."""
 
     def __init__(self, turns: Turns, end: float) -> None:

@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver as active
 
 from tilelink.ir.topology import Device, Topology
-from tilelink.pipeline import calls
+from tilelink.pipeline import prepared
 from tilelink.runtime import kernels
 from tilelink.runtime.arena import Arenas
 from tilelink.runtime.peer import GpuBackend, SymmetricBlock, driver, packing
@@ -186,7 +186,7 @@ def fake_gpu() -> Iterator[Notes]:
         mock.patch.object(torch.cuda, "current_stream", current_stream),
         mock.patch.object(torch.cuda, "set_stream", set_stream),
         mock.patch.object(torch.cuda, "stream", entered),
-        mock.patch.object(calls, "check_devices"),
+        mock.patch.object(prepared, "check_devices"),
         mock.patch.object(torch.Tensor, "is_cuda", property(lambda self: True)),
     ):
         driver.library.cache_clear()

@@ -23,7 +23,7 @@ from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeBackend, Notes, 
 from tests.selection import first, sampled
 from tilelink import Operator, TilelinkError, by_panels, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
-from tilelink.pipeline.calls import prepare
+from tilelink.pipeline.prepared import Prepared
 from tilelink.runtime import backend as W
 from tilelink.runtime.memory import Workspace
 from tilelink.runtime.peer import driver, packing
@@ -312,7 +312,7 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     given = tensors(op)
     out = begun(op, session, given)
 
-    prepared = prepare(op.compiler, session, given, (), {})
+    prepared = Prepared(op.compiler, session, given, (), {})
     kinds = [a.kind for a in prepared.loaded.source.kernel("call_entry").args if a.kind != "constant"]
 
     def credits() -> int:

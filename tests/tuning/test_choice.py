@@ -26,8 +26,8 @@ from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.mapping.lower import lower
 from tilelink.ops import programs
 from tilelink.pipeline.arguments import Bound, bind
-from tilelink.pipeline.by_panels import refused
 from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
+from tilelink.pipeline.library_calls import refused
 from tilelink.runtime.session import require
 from tilelink.tuning.space import space_of
 from tilelink.tuning.tables import Entry, Problem

@@ -19,7 +19,7 @@ import tilelink
 from tests.operators.test_written_arguments import written_first
 from tilelink import Operator, TilelinkError, library, ops, sms
 from tilelink.ir.schedule import Library, Placement, Schedule
-from tilelink.pipeline import tuning as pipeline_tuning
+from tilelink.pipeline.prepared import Prepared
 from tilelink.runtime import cache
 from tilelink.runtime.session import require
 from tilelink.tuning import tables
@@ -246,14 +246,14 @@ def test_an_argument_that_a_schedule_leaves_otherwise_is_noticed(monkeypatch: py
         tuning = operator.tuning(x)
         search = tuning._search(0.0, {})
         right = search.wrong(operator.schedules)
-        run = pipeline_tuning.run
+        run = Prepared.run
 
         def spoilt(*call: Any) -> Any:
             values = run(*call)
             x[0, 0] += 100
             return values
 
-        monkeypatch.setattr("tilelink.pipeline.tuning.run", spoilt)
+        monkeypatch.setattr(Prepared, "run", spoilt)
         return [right, search.wrong(other)]
 
     assert tilelink.launch(body, 1) == [["", "rank 0: TL463: a wrong result"]]

@@ -6,11 +6,8 @@ first call of a kind: arguments bound, a schedule chosen, memory taken, kernels 
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,26 +20,20 @@ from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import (
     Bound,
     bind,
-    check_devices,
     check_results,
     constants_of,
     exact,
     in_words,
     is_plain,
-    stored,
 )
-from tilelink.pipeline.by_panels import refused
 from tilelink.pipeline.choosing import Choice, choose, even, problem_of, undivided
-from tilelink.pipeline.compiled import Compiled, Compiler
-from tilelink.pipeline.contracts import broken
-from tilelink.pipeline.reports import describe
+from tilelink.pipeline.compiled import Compiler
+from tilelink.pipeline.prepared import Prepared, bind_here, stated, workspace
 from tilelink.runtime.aliasing import Written
 from tilelink.runtime.backend import Backend
-from tilelink.runtime.call import Prepared, results_on
 from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
 from tilelink.runtime.lru import Recent
-from tilelink.runtime.memory import Workspace, regions, union
-from tilelink.runtime.refusals import Stated, compare_calls
+from tilelink.runtime.refusals import compare_calls
 from tilelink.runtime.session import Session, current, require
 
 log = logging.getLogger("tilelink")
@@ -128,10 +119,10 @@ class Calls:
                     session.vigil.compare(compiler.identity, stated(compiler, session, bound))
                     known[key] = True
                 return self.plain(session, tensors, out, given)
-            prepared = cached[whole] = prepare(compiler, session, tensors, outs, given)
+            prepared = cached[whole] = Prepared(compiler, session, tensors, outs, given)
         elif prepared.in_place or session.vigil.debug:
-            again(calls.compiler, session, prepared, tensors, outs, given)
-        values = run(session, prepared, tensors, outs)
+            prepared.again(tensors, outs, given)
+        values = prepared.run(tensors, outs)
         return values[0] if len(values) == 1 else values
 
     def _simulated(self, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
@@ -306,147 +297,3 @@ class Calls:
         if session is not None:
             for calls in (self, *self._variants.values()):
                 session.close(calls.compiler.identity)
-
-
-def prepare(
-    compiler: Compiler,
-    session: Session,
-    tensors: Sequence[Any],
-    outs: Sequence[Any],
-    given: dict[str, Any],
-    *,
-    traced: bool = False,
-) -> Prepared:
-    """Everything about a call that does not depend on its data. Collective: a rank's error is every rank's.
-
-    Raises:
-        TilelinkError: before any launch, on the user's line.
-    """
-    backend, vigil = session.backend, session.vigil
-    try:
-        found = bind_here(compiler, session, tensors, given)
-        made = compiler.compiled(found, backend.topology, vigil.checks)
-        results = results_on(made.plan, backend.rank)
-        check_results(compiler.name, outs, results, tensors[0].device, compiler.loc)
-    except TilelinkError as error:
-        vigil.compare(compiler.identity, error)
-        raise
-    plan, said = made.plan, stated(compiler, session, found, made, tensors)
-    if traced:
-        made = made.traced(vigil.checks)
-    written = Written.of(plan, tensors, [math.prod(shape) * dtype.itemsize for _, shape, dtype in results])
-    wrong = refused(plan) or written.refused(tensors, outs) or violated(session, plan, tensors, given)
-    vigil.compare(compiler.identity, wrong or said)
-    loaded, memory = made.on(backend.rank), workspace(compiler, session, found, plan)
-    source = made.source
-    watch = (
-        vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, backend.rank)) if vigil.guard else None
-    )
-    prepared = Prepared.of(loaded, memory, said, watch, written)
-    prepared.changed = made.outside.changed if made.outside is not None else None
-    return prepared
-
-
-def stated(
-    compiler: Compiler,
-    session: Session,
-    bound: Bound,
-    made: Compiled | None = None,
-    tensors: Sequence[torch.Tensor] = (),
-) -> Stated:
-    """What this rank says of a call. `made`: of what runs it; None: it is the unfused form."""
-    call, how = in_words(compiler.name, bound, compiler.fn), str(compiler.schedule) or "default"
-    if made is None:
-        return Stated(call, how, loc=compiler.loc)
-    plan, checks = made.plan, str(session.vigil.checks)
-    where = zip(map(plan.buffer, plan.wiring.arguments), tensors, strict=True)
-    text = hashlib.sha256(repr((made.source.digest, plan.tables)).encode()).hexdigest()
-    return Stated(
-        call=call,
-        how=f"{how} with {checks}" if checks else how,
-        places=tuple((b.tensor, None if b.staged else session.backend.arenas.place(t)) for b, t in where if b.reached),
-        of=repr((bound.layouts, plan.topology)),
-        text=text,
-        loc=compiler.loc,
-    )
-
-
-def again(
-    compiler: Compiler,
-    session: Session,
-    prepared: Prepared,
-    tensors: Sequence[Any],
-    outs: Sequence[Any],
-    given: Mapping[str, Any],
-) -> None:
-    """What is looked at before a later call of a kind: where peers are to read its arguments; in debug mode everything."""
-    vigil, said = session.vigil, prepared.said
-    places = tuple([session.backend.arenas.place(tensors[k]) for k in prepared.in_place])
-    if not vigil.debug and prepared.places.get(places):
-        return
-    if places:
-        moved = {prepared.arguments[k]: place for k, place in zip(prepared.in_place, places, strict=True)}
-        said = replace(said, places=tuple((name, moved.get(name)) for name, _ in said.places))
-    wrong = prepared.written.refused(tensors, outs) or violated(session, prepared.plan, tensors, given)
-    vigil.compare(compiler.identity, wrong or said)
-    prepared.places[places] = True
-
-
-def run(
-    session: Session, prepared: Prepared, tensors: Sequence[Any], outs: Sequence[Any] = ()
-) -> tuple[torch.Tensor, ...]:
-    """The call itself.
-
-    Raises:
-        TilelinkError: TL240, TL244 to TL246, the call would write to what it must not write to.
-    """
-    vigil, written = session.vigil, prepared.written
-    writes = bool(outs or written.stored)
-    if writes and (wrong := written.refused(tensors, outs)) is not None:
-        raise wrong
-    # Compilers take their time: ranks wait for one another before any wait is timed.
-    timed = vigil.watchdog is not None and not prepared.workspace.calls
-    values = prepared.run(
-        _stored(prepared, tensors), outs, (lambda: vigil.agree("has compiled", None)) if timed else None
-    )
-    if writes:
-        written.changed(tensors, outs)
-    vigil.end()
-    return values
-
-
-def load(prepared: Prepared, tensors: Sequence[Any]) -> None:
-    """Compile and load what calls with such arguments will start. Starts nothing; on this rank alone."""
-    prepared.load(_stored(prepared, tensors))
-
-
-def _stored(prepared: Prepared, tensors: Sequence[Any]) -> Sequence[Any]:
-    return stored(prepared.plan.wiring.signature, tensors) if prepared.sliced else tensors
-
-
-def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
-    """The arguments of a call on this rank, checked and bound to the signature's sizes."""
-    backend = session.backend
-    check_keywords(compiler.name, compiler.fn, compiler.signature, given)
-    found = bind(
-        compiler.name, compiler.signature, tensors, given, backend.topology, compiler.loc, session.shares, backend.rank
-    )
-    check_devices(compiler.name, tensors, backend.topology.backend != "simulated", compiler.loc)
-    return found
-
-
-def violated(session: Session, plan: Plan, tensors: Sequence[Any], given: Mapping[str, Any]) -> TilelinkError | None:
-    """In debug mode: an argument that does not keep its contract."""
-    if not session.vigil.debug or session.backend.capturing():
-        return None
-    session.backend.drain()
-    return broken(plan, tensors, given)
-
-
-def workspace(compiler: Compiler, session: Session, of: Bound, plan: Plan) -> Workspace:
-    """The workspace for a plan, of the capacity that has been reserved."""
-    wanted, reserved = regions(plan), session.reserved.get(compiler.identity, {})
-    most = tuple((name, max(size, reserved.get(name, 0))) for name, size in of.sizes)
-    if most != of.sizes:
-        wanted = union(wanted, regions(compiler.compiled(replace(of, sizes=most), plan.topology).plan))
-    return session.workspace(compiler.identity, wanted)

@@ -12,7 +12,7 @@ from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.by_panels import by_panels, refused
+from tilelink.pipeline.library_calls import by_panels, refused
 from tilelink.tuning.tables import FAR, Problem, nearest, shipped
 
 MARGIN = 6.0

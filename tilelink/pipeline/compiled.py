@@ -25,7 +25,7 @@ from tilelink.mapping import make_plan
 from tilelink.mapping.judge import judge, judged
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound, axes_of
-from tilelink.pipeline.by_panels import instead
+from tilelink.pipeline.library_calls import instead
 from tilelink.runtime.lru import Recent
 
 if TYPE_CHECKING:

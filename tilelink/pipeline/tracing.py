@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilelink.pipeline.calls import Calls, are_lists, bind_here, prepare, run
-from tilelink.runtime.call import Prepared
+from tilelink.pipeline.calls import Calls, are_lists
+from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.launching import spread
 from tilelink.runtime.refusals import no_kernels
 from tilelink.runtime.session import Session, current, require
@@ -29,14 +29,14 @@ def traced_call(
     if session.backend.only_references:
         raise no_kernels()
     compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given), session.backend.topology)
-    plain = prepare(compiler, session, tensors, (), given)
-    prepared = prepare(compiler, session, tensors, (), given, traced=True)
+    plain = Prepared(compiler, session, tensors, (), given)
+    prepared = Prepared(compiler, session, tensors, (), given, traced=True)
 
     def traced() -> Prepared:
-        run(session, prepared, tensors)
+        prepared.run(tensors)
         return prepared
 
-    runs = {"plain": lambda: run(session, plain, tensors), "traced": traced}
+    runs = {"plain": lambda: plain.run(tensors), "traced": traced}
     backend = session.backend
     rounds = 1 if backend.topology.backend == "simulated" else ROUNDS
     times, missing = interleaved(backend, runs, rounds, lambda: None)

@@ -17,12 +17,12 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.calls import Calls, bind_here, load, prepare, run
+from tilelink.pipeline.calls import Calls
 from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import Compiled, Compiler
-from tilelink.pipeline.functions import known, unknown
+from tilelink.pipeline.library_calls import known, unknown
+from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.aliasing import stored
-from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session
 from tilelink.tuning.comparison import apart, results, tolerance
@@ -62,17 +62,17 @@ class Trial:
 
     def allocate(self) -> None:
         self.opened = self.compiler.identity not in self.session.workspaces
-        self.prepared = prepare(self.compiler, self.session, self.tensors, (), self.given)
+        self.prepared = Prepared(self.compiler, self.session, self.tensors, (), self.given)
 
     def compile(self) -> None:
         assert self.prepared is not None
-        load(self.prepared, self.tensors)
+        self.prepared.load(self.tensors)
 
     def run(self, outs: Sequence[torch.Tensor] = ()) -> Any:
         if self.prepared is None:
             self.allocate()
         assert self.prepared is not None
-        values = run(self.session, self.prepared, self.tensors, outs)
+        values = self.prepared.run(self.tensors, outs)
         return values[0] if len(values) == 1 else values
 
     def checked(self) -> tuple[torch.Tensor, ...]:

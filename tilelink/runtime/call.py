@@ -7,8 +7,8 @@ allocates nothing but its results and does not synchronise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -24,19 +24,13 @@ from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import backend as W
-from tilelink.runtime.aliasing import Written
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.functions import explained, function_of
-from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
-from tilelink.runtime.refusals import Stated
 from tilelink.runtime.tracing import CallEvents, KernelEvents, What
 
 Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
-PLACES_KEPT = 1024
-"""Places of arguments that peers read where they lie: those of the last calls of a kind are known to be agreed on."""
-
 _DOES: dict[type, What] = {S.Copy: "copy", S.Compute: "compute"}
 
 
@@ -56,103 +50,6 @@ class Slot:
 
     steps: tuple[W.Step, ...]
     events: CallEvents | None
-
-
-@dataclass(slots=True, eq=False)
-class Prepared:
-    """A plan in one workspace, for calls with arguments of one kind: what a cached call needs and nothing else.
-
-    `said`: what this rank says of the call, which is the same on all ranks. `results`: name, shape and dtype of each;
-    `fresh` makes them. `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with
-    an axis of one element, its slice's. `changed`: whether something is another one by now of what the plan's functions
-    read in modules and closures (None: they read nothing). `in_place`: the arguments that peers read where they lie, by
-    number; `places`: where they have lain in calls that the ranks have agreed on. `written`: what calls write. `slots`:
-    the steps of a call on each slot; made at the first call, all of them, so that the second is like every other.
-    """
-
-    loaded: Loaded
-    workspace: Workspace
-    arguments: tuple[str, ...]
-    results: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
-    implied: bool
-    sliced: bool
-    said: Stated
-    watch: torch.Tensor | None
-    fresh: tuple[Callable[[], torch.Tensor], ...]
-    in_place: tuple[int, ...]
-    written: Written
-    places: Recent[bool] = field(default_factory=lambda: Recent[bool](PLACES_KEPT))
-    changed: Callable[[], bool] | None = None
-    slots: tuple[Slot, ...] = ()
-
-    @property
-    def plan(self) -> Plan:
-        return self.loaded.plan
-
-    @staticmethod
-    def of(
-        loaded: Loaded, workspace: Workspace, said: Stated, watch: torch.Tensor | None, written: Written
-    ) -> Prepared:
-        plan = loaded.plan
-        results = results_on(plan, workspace.backend.rank)
-        in_place = [b.reached and not b.staged for b in map(plan.buffer, plan.wiring.arguments)]
-        return Prepared(
-            loaded=loaded,
-            workspace=workspace,
-            arguments=plan.wiring.arguments,
-            results=results,
-            in_place=tuple(k for k, own in enumerate(in_place) if own),
-            implied=all(c.implied_by is not None for c in plan.credits),
-            sliced=any(a.own_slice for shape in plan.wiring.signature.inputs for a in shape.axes),
-            said=said,
-            watch=watch,
-            written=written,
-            fresh=tuple(workspace.backend.maker(shape, dtype) for _, shape, dtype in results),
-        )
-
-    def run(
-        self,
-        tensors: Sequence[torch.Tensor],
-        outs: Sequence[torch.Tensor | None],
-        meet: Callable[[], object] | None = None,
-    ) -> tuple[torch.Tensor, ...]:
-        """One call.
-
-        Args:
-            outs: where results go, as many as are given.
-            meet: where ranks wait for one another's compilers, on the host, before kernels wait with a time limit.
-        """
-        space, backend = self.workspace, self.workspace.backend
-        if backend.capturing():
-            space.capture(self)
-        call = self._call(tensors, outs)
-        if not self.slots:
-            self._prepare(call)
-        if meet is not None:
-            meet()
-        for step in self.slots[space.calls % len(self.slots)].steps:
-            step(call)
-        space.calls += 1
-        space.heard = self.implied
-        backend.finish()
-        return tuple([call.tensors[name] for name, _, _ in self.results])
-
-    def load(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Compile and load what calls will start. Starts nothing; on this rank alone."""
-        if not self.slots:
-            self._prepare(self._call(tensors, ()))
-
-    def _call(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> W.Call:
-        space = self.workspace
-        named = dict(zip(self.arguments, tensors, strict=True))
-        for k, (name, _, _) in enumerate(self.results):
-            out = outs[k] if k < len(outs) else None
-            named[name] = self.fresh[k]() if out is None else out
-        return W.Call(named, int(space.captured or not space.heard), space.backend.main_stream())
-
-    def _prepare(self, first: W.Call) -> None:
-        slots = range(self.plan.schedule.slots)
-        self.slots = tuple([prepare(self.loaded, self.workspace, slot, first, self.watch) for slot in slots])
 
 
 def results_on(plan: Plan, rank: int) -> tuple[tuple[str, tuple[int, ...], torch.dtype], ...]:

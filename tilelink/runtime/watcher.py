@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -79,18 +79,6 @@ STATUS = 70
 """Exit status of a process that its watcher has ended."""
 
 
-class Board(Protocol):
-    """Where ranks leave word for one another; a `torch.distributed.Store` is one."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-    def delete_key(self, key: str, /) -> bool: ...
-
-
 class StoreWatcher:
     """A thread that carries reports between ranks, and ends the process of a rank that cannot go on.
 
@@ -108,7 +96,7 @@ class StoreWatcher:
         guard: Guard,
         ranks: int,
         peers: Mapping[int, Process],
-        board: Board | None,
+        board: dist.Store | None,  # pyright: ignore[reportPrivateImportUsage]
         release: Callable[[], None],
         leave: Callable[[int], None] = os._exit,
     ) -> None:
@@ -223,7 +211,7 @@ class StoreWatcher:
     def _tell(self, what: str, text: str) -> None:
         self._ask(lambda board: board.set(self._key(what, self._guard.rank), text))
 
-    def _ask(self, question: Callable[[Board], object]) -> object:
+    def _ask(self, question: Callable[[Any], object]) -> object:
         """The answer; None when there is no board any more: whoever kept it has ended."""
         if self.board is None:
             return None

@@ -20,8 +20,8 @@ from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer.clocks import Stopwatch
 from tilelink.runtime.peer.heap import Heap, TorchHeap
 from tilelink.runtime.peer.steps import settled
-from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher, SideStreams
-from tilelink.runtime.processes import ProcessBackend, board
+from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher
+from tilelink.runtime.processes import ProcessBackend
 from tilelink.runtime.watchdog import Guard
 from tilelink.runtime.watcher import Process, StoreWatcher, this_process
 
@@ -51,7 +51,7 @@ class GpuBackend(ProcessBackend):
         self._processes: list[Process] = self.agree(this_process())
         self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device), shared=shared)
         self.launcher = Launcher(self.device, room=self.topology.device.shared_bytes)
-        self._sides = SideStreams(self.device)
+        self._sides: dict[int, CudaStream] = {}
         self._mains: dict[int, CudaStream] = {}
         self._thread = threading.local()
         self._current_handle = reach.current_handle()
@@ -120,7 +120,7 @@ class GpuBackend(ProcessBackend):
                         part.copy_(rung[: len(part)], non_blocking=True)
 
         peers = {rank: process for rank, process in enumerate(self._processes) if rank != self.rank}
-        watcher = StoreWatcher(guard, self.ranks, peers, board(self.group), release)
+        watcher = StoreWatcher(guard, self.ranks, peers, self.board(), release)
         watcher.start()
         return watcher
 
@@ -150,8 +150,10 @@ class GpuBackend(ProcessBackend):
         return self._mains[handle]
 
     def side_stream(self, index: int) -> CudaStream:
-        """The stream with this number: always the same one, of high priority."""
-        return self._stream(self._sides[index])
+        """They go first where hardware can choose."""
+        if index not in self._sides:
+            self._sides[index] = self._stream(torch.cuda.Stream(self.device, priority=HIGH_PRIORITY))
+        return self._sides[index]
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
         """Work of a stream with its kernel loaded, its arguments laid out and its addresses known where they stay."""

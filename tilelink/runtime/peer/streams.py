@@ -319,16 +319,3 @@ def require_gpu(*tensors: torch.Tensor) -> None:
                 why="copies go between the memories of GPUs",
                 hint="move it to this rank's GPU first",
             )
-
-
-class SideStreams:
-    """Streams beside the caller's, made when first asked for and then kept; they go first where hardware can choose."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._streams: dict[int, torch.cuda.Stream] = {}
-
-    def __getitem__(self, index: int) -> torch.cuda.Stream:
-        if index not in self._streams:
-            self._streams[index] = torch.cuda.Stream(self._device, priority=HIGH_PRIORITY)
-        return self._streams[index]

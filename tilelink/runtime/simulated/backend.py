@@ -78,7 +78,7 @@ class Meetings:
                 f"rank {host.rank} calls {what} where rank {other} calls {meeting.what}",
                 why="every rank makes the same collective calls in the same order",
             )
-        meeting.marks.append(self._machine.mark(host))
+        meeting.marks.append(self._machine.observer.mark(host))
         meeting.values[host.rank] = value
         meeting.clock = max(meeting.clock, host.clock)
         members = self.members
@@ -88,7 +88,7 @@ class Meetings:
             lambda: len(meeting.values) == len(members),
         )
         host.clock = max(host.clock, meeting.clock)
-        self._machine.after(host, meeting.marks)
+        self._machine.observer.after(host, meeting.marks)
         return [meeting.values[r] for r in members]
 
 
@@ -170,8 +170,7 @@ class SimulatedBackend(Backend):
         """This rank's instance of an arena that no rank uses any more."""
         self._machine.flags.forget(region.start, region.end)
         self._machine.arrivals.forget(region.start, region.end)
-        if self._machine.observer is not None:
-            self._machine.observer.freed(region.start, region.end)
+        self._machine.observer.freed(region.start, region.end)
         self._machine.memory.drop(region, self._host.rank)
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
@@ -214,7 +213,7 @@ class SimulatedBackend(Backend):
                 Wait(stream, lambda s=stream: f"waits for its {s.agent.name}"), lambda s=stream: s.idle
             )
             self._host.clock = max(self._host.clock, stream.agent.clock)
-        self._machine.after(self._host, [self._machine.mark(s.agent) for s in self._streams.values()])
+        self._machine.observer.after(self._host, [self._machine.observer.mark(s.agent) for s in self._streams.values()])
 
     def drain(self) -> None:
         self.finish()
@@ -279,8 +278,8 @@ def simulate(
     if policy is None:
         policy = Policy(seed=seed) if straggler is None else Policy("straggler", seed, straggler)
     turns = policy.turns() if isinstance(policy, Policy) else policy
-    stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed) if delayed_stores else None
-    machine = Machine(ranks, device, Scheduler(turns), costs, recorder, observer, stores, nodes)
+    stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed, delays=delayed_stores)
+    machine = Machine(ranks, device, Scheduler(turns), costs, recorder, observer or Observer(), stores, nodes)
     interpreter, meetings = Interpreter(machine), Meetings(machine, tuple(range(ranks)))
     results: list[Any] = [None] * ranks
     with Blame(f"under the policy {policy}"), interpreter.patched():

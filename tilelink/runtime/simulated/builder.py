@@ -17,7 +17,7 @@ from tilelink.device.fences import MEANING
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Scatter, Span
 from tilelink.runtime.simulated.arithmetic import widen
 from tilelink.runtime.simulated.machine import WORD, Machine
-from tilelink.runtime.simulated.memory import Region, Stage
+from tilelink.runtime.simulated.memory import Region
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The interpreter's loads and stores, on the machine's memory: checked, counted, and points where others may run.
@@ -68,8 +68,8 @@ class Accesses:
         else:
             self._interrupt(agent, ptr.data)
         if span is not None:
-            self._settle(agent, span)
-            if self.machine.observer is not None and not agent.peeking:
+            self.machine.stores.settle(agent, *span.bounds)
+            if not agent.peeking:
                 self.machine.observer.load(agent, span, "threads")
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
             return Handle(_view(span, region, dtype).copy(), ty)
@@ -88,9 +88,8 @@ class Accesses:
         if _of_words(ptr, region):
             # Each flag says itself that it has come: a signal like any other.
             self.scheduler.switch()
-        if self.machine.observer is not None:
-            self.machine.observer.store(agent, span, "threads")
-        self._put(agent, span, "threads", lambda: self._write(ptr, value, mask, span, region))
+        self.machine.observer.store(agent, span, "threads")
+        self.machine.stores.put(agent, span, "threads", lambda: self._write(ptr, value, mask, span, region))
 
     def _write(self, ptr: Handle, value: Handle, mask: np.ndarray | None, span: Span, region: Region) -> None:
         dtype = stock._get_np_dtype(ptr.get_element_ty())
@@ -105,18 +104,6 @@ class Accesses:
         if _of_words(ptr, region):
             self.machine.stored(span, region)
 
-    def _put(self, agent: Agent, span: Span, stage: Stage, write: Callable[[], None]) -> None:
-        """Now, or when the store buffer thinks fit."""
-        if self.machine.stores is None:
-            write()
-        else:
-            self.machine.stores.put(agent, span, stage, write)
-
-    def _settle(self, agent: Agent, span: Span) -> None:
-        """A program sees its own stores."""
-        if self.machine.stores is not None:
-            self.machine.stores.settle(agent, *span.bounds)
-
     def _reach(
         self, agent: Agent, span: Span | None, addresses: np.ndarray, mask: np.ndarray | None, what: str
     ) -> tuple[Span | None, Region | None]:
@@ -128,7 +115,7 @@ class Accesses:
             if isinstance(span, Block):
                 live = addresses if mask is None else addresses[np.broadcast_to(mask, addresses.shape)]
                 span = Scatter(live.reshape(-1), span.itemsize)
-            region = self.machine.reach_all(agent, span, what)
+            region = self.machine.reach(agent, span, what)
         self.machine.charge(agent, region, span.nbytes)
         return span, region
 
@@ -144,7 +131,7 @@ class Accesses:
         block, view, inner = self._tile(agent, desc, indices, "reads")
         shape = tuple(desc.block_shape)
         if block is not None:
-            self._settle(agent, block)
+            self.machine.stores.settle(agent, *block.bounds)
         if view is None or view.shape != shape:
             pad = 0 if desc.padding == ir.PADDING_OPTION.PAD_ZERO else _nan_bits(ty)
             data = np.full(shape, pad, dtype=stock._get_np_dtype(ty))
@@ -161,7 +148,7 @@ class Accesses:
         block, view, inner = self._tile(agent, desc, indices, "writes")
         if block is not None and view is not None:
             data = value.data.reshape(tuple(desc.block_shape))[inner]
-            self._put(agent, block, "bulk", lambda: np.copyto(view, data))
+            self.machine.stores.put(agent, block, "bulk", lambda: np.copyto(view, data))
 
     def _tile(
         self, agent: Agent, desc: Any, indices: list[Handle], what: str
@@ -185,9 +172,8 @@ class Accesses:
         block = Block(first, shape, strides, itemsize)
         region = self.machine.reach(agent, block, what)
         self.machine.charge(agent, region, block.nbytes)
-        if self.machine.observer is not None:
-            observe = self.machine.observer.load if what == "reads" else self.machine.observer.store
-            observe(agent, block, "bulk")
+        observe = self.machine.observer.load if what == "reads" else self.machine.observer.store
+        observe(agent, block, "bulk")
         return block, _view(block, region, dtype), inner
 
 
@@ -359,7 +345,7 @@ class Atomics:
         if region is None or live.size != 1:
             return self._several(agent, live, size, run)
         address = int(live.item())
-        if order.release and machine.stores is not None:
+        if order.release:
             machine.stores.release(agent)
         before = region.word(address, size)
         result = run()
@@ -370,9 +356,8 @@ class Atomics:
 
     def _several(self, agent: Agent, live: np.ndarray, size: int, run: Run) -> np.ndarray:
         """A block of atomics: to the machine no signals, only accesses."""
-        observer = self.machine.observer
-        if observer is not None and live.size:
-            observer.store(agent, Scatter(live.reshape(-1), size), "atomics")
+        if live.size:
+            self.machine.observer.store(agent, Scatter(live.reshape(-1), size), "atomics")
         return run()
 
     def _touch(self, ptr: Handle, mask: np.ndarray | None) -> tuple[Agent, np.ndarray, int, Region | None]:
@@ -382,24 +367,21 @@ class Atomics:
         size = stock._get_np_dtype(ty).itemsize
         live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
         agent = self.scheduler.running()
-        region = self.machine.reach_all(agent, Scatter(live.reshape(-1), size), "changes") if live.size else None
-        if self.machine.stores is not None and live.size:
+        region = self.machine.reach(agent, Scatter(live.reshape(-1), size), "changes") if live.size else None
+        if live.size:
             self.machine.stores.settle(agent, int(live.min()), int(live.max()) + size)
         return agent, live, size, region
 
     def _observe(
         self, agent: Agent, address: int, size: int, before: int, after: int, order: _Order, *, writes: bool
     ) -> None:
-        if self.machine.observer is not None:
-            made = Atomic(address, size, before, after, order.acquire, order.release, order.scope, writes)
-            self.machine.observer.atomic(agent, made)
+        made = Atomic(address, size, before, after, order.acquire, order.release, order.scope, writes)
+        self.machine.observer.atomic(agent, made)
 
     # -------------------------------------------------------------------------------------------------------- ordering
     def create_barrier(self) -> None:
-        if self.machine.stores is not None:
-            self.machine.stores.barrier(self.scheduler.running())
-        if self.machine.observer is not None:
-            self.machine.observer.barrier(self.scheduler.running())
+        self.machine.stores.barrier(self.scheduler.running())
+        self.machine.observer.barrier(self.scheduler.running())
 
     def create_inline_asm(self, asm: str, constraints: str, values: list[Handle], *rest: Any) -> _AsmResult:
         if READS.get(asm) == "clock":
@@ -408,10 +390,8 @@ class Atomics:
             return _AsmResult(self.scheduler.running().worker or 0)
         if asm not in MEANING or values:
             raise self.machine.refusal(f"the assembly `{asm}`", "use the fences of tilelink.device")
-        if self.machine.stores is not None:
-            self.machine.stores.fence(self.scheduler.running(), MEANING[asm])
-        if self.machine.observer is not None:
-            self.machine.observer.fence(self.scheduler.running(), MEANING[asm])
+        self.machine.stores.fence(self.scheduler.running(), MEANING[asm])
+        self.machine.observer.fence(self.scheduler.running(), MEANING[asm])
         return _AsmResult()
 
     def create_assert(self, condition: Handle, message: str, *rest: Any) -> None:

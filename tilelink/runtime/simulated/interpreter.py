@@ -37,43 +37,8 @@ from tilelink.runtime.simulated.arithmetic import (
 from tilelink.runtime.simulated.builder import Accesses, Atomics, span_of
 from tilelink.runtime.simulated.machine import NUMBER, Machine
 
-ACCESSES = (
-    "create_descriptor_load",
-    "create_descriptor_store",
-    "create_get_num_programs",
-    "create_get_program_id",
-    "create_load",
-    "create_masked_load",
-    "create_masked_store",
-    "create_store",
-)
-ATOMICS = (
-    "create_assert",
-    "create_assume",
-    "create_atomic_cas",
-    "create_atomic_rmw",
-    "create_barrier",
-    "create_extern_elementwise",
-    "create_inline_asm",
-    "create_print",
-)
-ARITHMETIC = (
-    "binary_op",
-    "cast_impl",
-    "create_dot",
-    "create_erf",
-    "create_fma",
-    "create_fp_to_fp",
-    "ternary_op",
-    "unary_op",
-)
-"""Builder methods that are replaced. A Triton without one of them is not supported: a test says which."""
-
-NEWER_ATOMICS = ("create_atomic_load", "create_atomic_poll", "create_atomic_store")
-"""Since 3.9; Triton's own poll would spin for ever."""
-
-OLDER_ARITHMETIC = ("get_bf16",)
-"""Missing in 3.6."""
+HOOKED = tuple((owner, name) for owner in (Accesses, Atomics, Arithmetic) for name in vars(owner) if name[0] != "_")
+"""Builder methods that are replaced, and by whom. A Triton without one of them is not supported: a test says which."""
 
 WAITS = ("signal_wait_until", "local_wait_until", "signal_wait_within", "local_wait_within")
 """Functions `(flag, cmp, value, …)` that poll: knowing the condition gives better reports and clocks."""
@@ -130,10 +95,10 @@ class Interpreter:
         options = builder.options
         installed: list[str] = []
         try:
-            for owner, names in self._replacements():
-                for name in names:
-                    setattr(builder, name, getattr(owner, name))
-                    installed.append(name)
+            made = {owner: owner(self.machine) for owner, _ in HOOKED}
+            for owner, name in HOOKED:
+                setattr(builder, name, getattr(made[owner], name))
+                installed.append(name)
             # Overflow checks cost seven times the addition they check; `debug` is what makes assertions count.
             builder.options = stock.InterpreterOptions(debug=True, sanitize_overflow=False)
             self._patch_language()
@@ -272,15 +237,6 @@ class Interpreter:
         return look
 
     # -------------------------------------------------------------------------------------------------------- patching
-    def _replacements(self) -> list[tuple[object, tuple[str, ...]]]:
-        machine = self.machine
-        newer = tuple(name for name in NEWER_ATOMICS if hasattr(stock.InterpreterBuilder, name))
-        return [
-            (Accesses(machine), ACCESSES),
-            (Atomics(machine), ATOMICS + newer),
-            (Arithmetic(machine), ARITHMETIC + OLDER_ARITHMETIC),
-        ]
-
     def _patch_language(self) -> None:
         scope = self._scope
         for module in (tl, tl.core):

@@ -33,12 +33,11 @@ from tilelink.runtime.simulated.memory import MemoryMap, Region, StoreBuffer, Wi
 from tilelink.runtime.simulated.scheduler import Scheduler
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The interface through which a race detector sees a run: every access, every order. Nothing here decides anything, and a run
-# without an observer builds no `Span`.
+# The interface through which a race detector sees a run: every access, every order. Nothing here decides anything.
 
 
 class Observer:
-    """Override what is of interest.
+    """Override what is of interest; as it is, it sees nothing.
 
     Agents with the same rank, stream and worker number are one line of execution, launched again and again. All calls
     come in an order in which the run could have happened; what is ordered for certain is what the calls say.
@@ -224,8 +223,8 @@ class Machine:
         scheduler: Scheduler,
         costs: cost.Machine,
         recorder: Recorder | None,
-        observer: Observer | None,
-        stores: StoreBuffer | None = None,
+        observer: Observer,
+        stores: StoreBuffer,
         nodes: int = 1,
     ) -> None:
         self.ranks = ranks
@@ -252,27 +251,20 @@ class Machine:
         """Nanoseconds that have passed while everybody waited. Clocks show them; nothing else knows."""
         self.gave_up = False
         """Whether a wait has ended by its limit."""
-        if observer is not None:
-            observer.attached(self)
+        observer.attached(self)
 
     # --------------------------------------------------------------------------------------------------------- accesses
     def between(self, members: tuple[int, ...]) -> str:
         """How these ranks reach one another: by loads and stores inside a node, else by puts over a network."""
         return "peer" if len({m // self.per_node for m in members}) == 1 else "network"
 
-    def reach(self, agent: Agent, block: Block, what: str) -> Region:
-        """The memory of a rectangle that lies in one piece of it, such as a descriptor's tile."""
-        region = self.memory.holding(block, agent.rank)
-        if region is None:
-            raise self._wild_access(self.memory.wild(block, agent.rank), block.itemsize, what)
-        return region
-
-    def reach_all(self, agent: Agent, scatter: Scatter, what: str) -> Region:
-        """The memory of the lowest address, all of them checked."""
+    def reach(self, agent: Agent, span: Span, what: str) -> Region:
+        """The memory of a rectangle that lies in one piece of it, such as a descriptor's tile; of a scatter that of the lowest
+        address, all of them checked."""
         try:
-            return self.memory.check(scatter, agent.rank)
+            return self.memory.check(span, agent.rank)
         except WildAccess as wild:
-            raise self._wild_access(wild, scatter.itemsize, what) from None
+            raise self._wild_access(wild, span.itemsize, what) from None
 
     def charge(self, agent: Agent, region: Region, nbytes: int) -> None:
         """Let an access take its time."""
@@ -295,10 +287,9 @@ class Machine:
     def look(self, span: Span) -> None:
         """The running agent is about to load flags that others store; sleep if it would see the same again."""
         agent, scheduler, key = self.scheduler.running(), self.scheduler, span.bounds
-        region = self.reach_all(agent, Scatter(addresses(span), span.itemsize), "reads")
+        region = self.reach(agent, Scatter(addresses(span), span.itemsize), "reads")
         if agent.polled == (key[0], contents(span, region).tobytes()):
-            if self.stores is not None:
-                self.stores.arrive(agent)
+            self.stores.arrive(agent)
             self._looked_at.add(key)
             scheduler.park(Wait(key, lambda: self._expected(agent, span, region)))
         else:
@@ -309,8 +300,7 @@ class Machine:
 
     def looked(self, span: Span) -> None:
         """The running agent has seen all of these flags come: what it has looked at before that counts for nothing."""
-        if self.observer is not None:
-            self.observer.look(self.scheduler.running(), span)
+        self.observer.look(self.scheduler.running(), span)
 
     def _expected(self, agent: Agent, span: Span, region: Region) -> str:
         """The first of the flags that an agent looks at in vain."""
@@ -346,8 +336,7 @@ class Machine:
         self.moved(agent)
         agent.clock = max(agent.clock, self.flags.satisfied(target.address, target.condition))
         agent.target = None
-        if self.observer is not None:
-            self.observer.waited(agent, target)
+        self.observer.waited(agent, target)
         self.record("resume", agent.clock, detail=f"{self.name_of(agent, target.address)} {target.text}")
 
     def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:
@@ -423,21 +412,12 @@ class Machine:
         self.scheduler.wake_range(start, end)
 
     # ------------------------------------------------------------------------------------------------------- observation
-    def mark(self, agent: Agent) -> object:
-        """What `agent` has done so far, in the observer's terms."""
-        return None if self.observer is None else self.observer.mark(agent)
-
-    def after(self, agent: Agent, marks: Iterable[object]) -> None:
-        if self.observer is not None:
-            self.observer.after(agent, marks)
-
     def opened(self, *tensors: torch.Tensor) -> None:
         """Kernels or copies are about to access these tensors."""
-        if self.observer is not None:
-            for tensor in tensors:
-                storage = tensor.untyped_storage()
-                if storage.nbytes():
-                    self.observer.opened(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage)
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage.nbytes():
+                self.observer.opened(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage)
 
     def launched(self, agent: Agent, launch: Launch) -> None:
         """Remember what the arguments of a kernel of this rank are called."""
@@ -445,7 +425,7 @@ class Machine:
 
     def observe_copy(self, agent: Agent, target: torch.Tensor, source: torch.Tensor) -> None:
         """A stream is about to copy. One flag is a signal: who acquires it sees what the stream did before."""
-        if self.observer is None or not target.numel():
+        if not target.numel():
             return
         self.opened(target, source)
         to = block_of(target)
@@ -458,27 +438,24 @@ class Machine:
 
     def observe_reads(self, agent: Agent, *tensors: torch.Tensor) -> None:
         """A stream is about to read these, by a library."""
-        if self.observer is not None:
-            for tensor in (t for t in tensors if t.numel()):
-                self.opened(tensor)
-                self.observer.load(agent, block_of(tensor), "threads")
+        for tensor in (t for t in tensors if t.numel()):
+            self.opened(tensor)
+            self.observer.load(agent, block_of(tensor), "threads")
 
     def observe_write(self, agent: Agent, tensor: torch.Tensor) -> None:
         """A stream is about to write this, by a library."""
-        if self.observer is not None and tensor.numel():
+        if tensor.numel():
             self.opened(tensor)
             self.observer.store(agent, block_of(tensor), "threads")
 
     def observe_doorbell(self, agent: Agent, doorbell: torch.Tensor) -> None:
         """A stream has seen a doorbell at 1 and set it back to 0."""
-        if self.observer is not None:
-            self.opened(doorbell)
-            self._observe_flag(agent, doorbell.data_ptr(), 1, 0, acquire=True, exchange=True)
+        self.opened(doorbell)
+        self._observe_flag(agent, doorbell.data_ptr(), 1, 0, acquire=True, exchange=True)
 
     def _observe_flag(
         self, agent: Agent, address: int, before: int, after: int, *, acquire: bool, exchange: bool
     ) -> None:
-        assert self.observer is not None
         made = Atomic(address, WORD, before, after, acquire, True, "system", writes=True, exchange=exchange)
         self.observer.atomic(agent, made)
 

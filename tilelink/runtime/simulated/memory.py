@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tilelink.runtime.memory import extent
-from tilelink.runtime.simulated.agents import Agent, Block, Scatter, Span
+from tilelink.runtime.simulated.agents import Agent, Block, Span
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which addresses a program may touch: the arenas, and the tensors passed to a running kernel, to the element.
@@ -117,25 +117,25 @@ class MemoryMap:
         low, high = block.bounds
         return self.find(low, high, rank)
 
-    def wild(self, block: Block, rank: int) -> WildAccess:
-        """Why `holding` found none: the first byte that is out of bounds."""
-        low, _ = block.bounds
-        region = self.find(low, low + 1, rank)
-        if region is None:
-            return WildAccess(low, self.find(low, low + 1))
-        return WildAccess(region.end, self.find(region.end, region.end + 1))
+    def check(self, span: Span, rank: int) -> Region:
+        """The region of a rectangle, or of the lowest address of a scatter, every single one of which is checked.
 
-    def check(self, scatter: Scatter, rank: int) -> Region:
-        """The region of the lowest address; every single address is checked."""
-        low, size = int(scatter.addresses.min()), scatter.itemsize
-        region = self.find(low, int(scatter.addresses.max()) + size, rank)
-        if region is not None:
-            return region
-        for address in np.unique(scatter.addresses).tolist():
-            if self.find(address, address + size, rank) is None:
-                raise WildAccess(address, self.find(address, address + size))
-        region = self.find(low, low + size, rank)
-        assert region is not None
+        Raises:
+            WildAccess: the first address that the rank may not touch.
+        """
+        if isinstance(span, Block):
+            region, at, size = self.holding(span, rank), span.bounds[0], 1
+            if region is None and (begins := self.find(at, at + 1, rank)) is not None:
+                at = begins.end
+        else:
+            at, size = int(span.addresses.min()), span.itemsize
+            region = self.find(at, int(span.addresses.max()) + size, rank)
+            if region is None:
+                every = np.unique(span.addresses).tolist()
+                at = next((a for a in every if self.find(a, a + size, rank) is None), at)
+                region = self.find(at, at + size, rank)
+        if region is None:
+            raise WildAccess(at, self.find(at, at + size))
         return region
 
     def _from(self, at: int, start: int) -> list[Region]:
@@ -182,14 +182,15 @@ class Pending:
 
 
 class StoreBuffer:
-    """Of all programs of a run."""
+    """Of all programs of a run. `delays`: whether stores are late at all."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, delays: bool) -> None:
+        self._delays = delays
         self._random = random.Random(seed)
         self._pending: dict[Agent, list[Pending]] = {}
 
     def put(self, agent: Agent, span: Span, stage: Stage, write: Callable[[], None]) -> None:
-        if agent.launch is None:
+        if agent.launch is None or not self._delays:
             write()
             return
         low, high = span.bounds

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -71,37 +71,49 @@ class Policy:
             return Priorities(self.seed)
         if self.kind == "preemptions":
             return Preemptions(self.at)
-        return Chance(self.seed, self.rank if self.kind == "straggler" else None)
+        return Straggling(self.seed, self.rank) if self.kind == "straggler" else Turns(self.seed)
 
 
-class Turns(Protocol):
-    """Those who can run, and who of them does."""
+class Turns:
+    """Those who can run, and who of them does: anybody, where nothing else is said."""
 
-    def __len__(self) -> int: ...
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._ready: list[Agent] = []
+
+    def __len__(self) -> int:
+        return len(self._ready)
 
     def add(self, agent: Agent) -> None:
         """It can run: it is new, or what it waited for has come."""
+        self._ready.append(agent)
 
     def next(self) -> Agent:
         """Take the one whose turn it is."""
-        ...
+        return _any_of(self._ready, self._random)
 
     def yields(self, agent: Agent) -> bool:
         """At a signal, a wait or a copy: whether the running agent goes back to the others; it is added if so."""
-        ...
+        self.add(agent)
+        return True
 
     def interrupts(self) -> bool:
         """At an ordinary access: whether to ask `yields`."""
-        ...
+        return self._random.random() < INTERRUPT_CHANCE
 
 
-class Chance:
-    """Anybody, with equal chance; a straggler when there is nobody else."""
+def _any_of(pool: list[Agent], chance: random.Random) -> Agent:
+    at = int(chance.random() * len(pool))
+    pool[at], pool[-1] = pool[-1], pool[at]
+    return pool.pop()
 
-    def __init__(self, seed: int, straggler: int | None) -> None:
-        self._random = random.Random(seed)
+
+class Straggling(Turns):
+    """Agents of one rank run while there is nobody else."""
+
+    def __init__(self, seed: int, straggler: int) -> None:
+        super().__init__(seed)
         self._straggler = straggler
-        self._ready: list[Agent] = []
         self._slow: list[Agent] = []
 
     def __len__(self) -> int:
@@ -111,36 +123,19 @@ class Chance:
         (self._slow if agent.rank == self._straggler else self._ready).append(agent)
 
     def next(self) -> Agent:
-        pool = self._ready or self._slow
-        at = int(self._random.random() * len(pool))
-        pool[at], pool[-1] = pool[-1], pool[at]
-        return pool.pop()
-
-    def yields(self, agent: Agent) -> bool:
-        self.add(agent)
-        return True
-
-    def interrupts(self) -> bool:
-        return self._random.random() < INTERRUPT_CHANCE
+        return _any_of(self._ready or self._slow, self._random)
 
 
-class Priorities:
+class Priorities(Turns):
     """The highest of random priorities, which now and then becomes the lowest."""
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+        super().__init__(seed)
         self._priority: dict[tuple[int, int | None, int | None], float] = {}
-        self._ready: list[Agent] = []
         self._lowest = 0.0
 
-    def __len__(self) -> int:
-        return len(self._ready)
-
-    def add(self, agent: Agent) -> None:
-        self._ready.append(agent)
-
     def next(self) -> Agent:
-        best = max(self._ready, key=self._of)
+        best = max(self._ready, key=lambda agent: self._priority.setdefault(_key(agent), self._random.random()))
         self._ready.remove(best)
         return best
 
@@ -148,26 +143,19 @@ class Priorities:
         if self._random.random() < DEMOTION_CHANCE:
             self._lowest -= 1
             self._priority[_key(agent)] = self._lowest
-        self._ready.append(agent)
-        return True
-
-    def interrupts(self) -> bool:
-        return self._random.random() < INTERRUPT_CHANCE
-
-    def _of(self, agent: Agent) -> float:
-        return self._priority.setdefault(_key(agent), self._random.random())
+        return super().yields(agent)
 
 
-class Preemptions:
+class Preemptions(Turns):
     """In order of arrival, each until it has to wait; at the points `at` it steps back behind all others.
 
     `points`: how many there were so far. Ordinary accesses are none: what is not ordered there, the race detector says.
     """
 
     def __init__(self, at: tuple[int, ...]) -> None:
+        super().__init__(seed=0)
         self.points = 0
         self._at = frozenset(at)
-        self._ready: deque[Agent] = deque()
         self._back: list[Agent] = []
 
     def __str__(self) -> str:
@@ -176,11 +164,8 @@ class Preemptions:
     def __len__(self) -> int:
         return len(self._ready) + len(self._back)
 
-    def add(self, agent: Agent) -> None:
-        self._ready.append(agent)
-
     def next(self) -> Agent:
-        return self._ready.popleft() if self._ready else self._back.pop(0)
+        return (self._ready or self._back).pop(0)
 
     def yields(self, agent: Agent) -> bool:
         """Where nobody else can run there is no point."""

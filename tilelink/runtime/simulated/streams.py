@@ -142,7 +142,7 @@ class SimulatedStream:
         return self.agent.stream
 
     def _push(self, work: Callable[[], None]) -> None:
-        self._queue.append((self._host.clock, self._machine.mark(self._host), work))
+        self._queue.append((self._host.clock, self._machine.observer.mark(self._host), work))
         if self.idle:
             self.idle = False
             self._machine.scheduler.spawn(self.agent, self._work_off)
@@ -151,7 +151,7 @@ class SimulatedStream:
         while self._queue:
             issued, mark, work = self._queue.popleft()
             self.agent.clock = max(self.agent.clock, issued)
-            self._machine.after(self.agent, [mark])
+            self._machine.observer.after(self.agent, [mark])
             work()
             self._machine.scheduler.moves += 1
         self.idle = True
@@ -175,19 +175,17 @@ class SimulatedStream:
         workers = [self._start(launch, number, body) for number in range(launch.workers)]
         machine.scheduler.block(Wait(launch, lambda: _unfinished(launch)), lambda: launch.running == 0)
         agent.clock = max([agent.clock, *(w.clock for w in workers)])
-        machine.after(agent, [machine.mark(w) for w in workers])
+        machine.observer.after(agent, [machine.observer.mark(w) for w in workers])
         for region in regions:
             self._close(region)
         machine.record("end", agent.clock, kernel=launch.kernel)
 
     def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
-        machine, small = self._machine, launch.kernel == AWAIT_FLAG
-        text = f"launch of {launch.kernel}: worker {number} has no SM, all {self._processors.count} are taken"
-        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: self._processors.has_room(small))
-        clock = max(self.agent.clock, self._processors.take(small))
+        machine = self._machine
+        clock = self._sm(f"launch of {launch.kernel}: worker {number}", small=launch.kernel == AWAIT_FLAG)
         worker = Agent(self.agent.rank, self._index, number, launch, clock)
         launch.running += 1
-        machine.after(worker, [machine.mark(self.agent)])
+        machine.observer.after(worker, [machine.observer.mark(self.agent)])
         machine.scheduler.spawn(worker, lambda: self._work(worker, launch, body))
         return worker
 
@@ -197,12 +195,10 @@ class SimulatedStream:
         # A GPU computes nan and inf without a word.
         with np.errstate(all="ignore"):
             body()
-        if machine.stores is not None:
-            machine.stores.end(worker)
+        machine.stores.end(worker)
         machine.record("end", worker.clock)
         launch.running -= 1
-        self._processors.give_back(worker.clock, launch.kernel == AWAIT_FLAG)
-        machine.scheduler.wake(self._processors)
+        self._give_back_sm(worker, small=launch.kernel == AWAIT_FLAG)
         machine.scheduler.wake(launch)
 
     def _close(self, region: Region | None) -> None:
@@ -213,32 +209,29 @@ class SimulatedStream:
     def _run_copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Between GPUs by a copy engine; within one by its SMs, as a GPU does it, of which one has to be free."""
         local = self._machine.memory.local(self.agent.rank, target, source)
-        begin = self._take_sm("copy within the GPU", small=True) if local else self.agent.clock
-        self._copy(target, source, begin)
         if local:
-            self._give_back_sm(small=True)
+            self.agent.clock = self._sm("copy within the GPU: it", small=True)
+        self._copy(target, source)
+        if local:
+            self._give_back_sm(self.agent, small=True)
 
-    def _take_sm(self, what: str, *, small: bool) -> float:
+    def _sm(self, who: str, *, small: bool) -> float:
         """Wait for an SM; when it is there."""
-        text = f"{what}: it has no SM, all {self._processors.count} are taken"
+        text = f"{who} has no SM, all {self._processors.count} are taken"
         self._machine.scheduler.block(Wait(self._processors, lambda: text), lambda: self._processors.has_room(small))
-        self.agent.clock = max(self.agent.clock, self._processors.take(small))
-        return self.agent.clock
+        return max(self.agent.clock, self._processors.take(small))
 
-    def _give_back_sm(self, *, small: bool) -> None:
-        self._processors.give_back(self.agent.clock, small)
+    def _give_back_sm(self, agent: Agent, *, small: bool) -> None:
+        self._processors.give_back(agent.clock, small)
         self._machine.scheduler.wake(self._processors)
 
-    def _copy(self, target: torch.Tensor, source: torch.Tensor, begin: float) -> None:
+    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         machine, agent = self._machine, self.agent
-        nbytes = target.numel() * target.element_size()
+        begin, nbytes = agent.clock, target.numel() * target.element_size()
         low, high = extent(target) if nbytes else (0, 0)
         before = machine.small_flags(low, high)
-        rows = max(1, -(-target.shape[0] // PIECES)) if target.dim() else 1
-        for first in range(0, target.shape[0] if target.dim() else 1, rows):
+        for to, start in zip(_pieces(target), _pieces(source), strict=True):
             machine.scheduler.switch()
-            to = target[first : first + rows] if target.dim() else target
-            start = source[first : first + rows] if source.dim() else source
             machine.observe_copy(agent, to, start)
             to.copy_(start)
         agent.clock += machine.costs.copied(nbytes, remote=not machine.memory.local(agent.rank, target, source))
@@ -256,26 +249,21 @@ class SimulatedStream:
         """What a library reads it reads at once, and it needs one SM at least; what it writes comes in pieces."""
         machine, agent = self._machine, self.agent
         name = getattr(function, "__name__", type(function).__name__)
-        begin = self._take_sm(f"call of {name}", small=False)
+        begin = agent.clock = self._sm(f"call of {name}: it", small=False)
         machine.scheduler.switch()
         machine.observe_reads(agent, *inputs)
         made = _poison(output) if output is not None else None
         with torch.no_grad(), FlopCounterMode(display=False) as counted:
             function(*inputs, **({} if made is None else {"out": made}), **constants)
         if output is not None and made is not None:
-            self._write(output, made)
+            for to, start in zip(_pieces(output), _pieces(made), strict=True):
+                machine.scheduler.switch()
+                machine.observe_write(agent, to)
+                to.copy_(start)
         nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
         agent.clock += machine.costs.function(counted.get_total_flops(), nbytes, self._processors.count)
-        self._give_back_sm(small=False)
+        self._give_back_sm(agent, small=False)
         machine.record("compute", begin, until=agent.clock, detail=name)
-
-    def _write(self, output: torch.Tensor, made: torch.Tensor) -> None:
-        rows = max(1, -(-output.shape[0] // PIECES)) if output.dim() else 1
-        for first in range(0, output.shape[0] if output.dim() else 1, rows):
-            self._machine.scheduler.switch()
-            piece = (slice(first, first + rows),) if output.dim() else ()
-            self._machine.observe_write(self.agent, output[piece])
-            output[piece].copy_(made[piece])
 
     def _run_wait_doorbell(self, doorbell: torch.Tensor, times: int) -> None:
         machine, agent = self._machine, self.agent
@@ -294,13 +282,18 @@ class SimulatedStream:
 
     # ------------------------------------------------------------------------------------------------------------- events
     def _run_record(self, event: SimulatedEvent) -> None:
-        event.done, event.clock, event.mark = True, self.agent.clock, self._machine.mark(self.agent)
+        event.done, event.clock, event.mark = True, self.agent.clock, self._machine.observer.mark(self.agent)
         self._machine.scheduler.wake(event)
 
     def _run_wait(self, event: SimulatedEvent) -> None:
         self._machine.scheduler.block(Wait(event, lambda: "waits for an event of another stream"), lambda: event.done)
         self.agent.clock = max(self.agent.clock, event.clock)
-        self._machine.after(self.agent, [event.mark])
+        self._machine.observer.after(self.agent, [event.mark])
+
+
+def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What others may find written while the rest is not."""
+    return tensor.split(max(1, -(-tensor.shape[0] // PIECES))) if tensor.dim() else (tensor,)
 
 
 def _poison(output: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,222 @@
+"""A call of one kind on one rank, bound: checked and agreed on, in its workspace, its kernels loaded with the first call."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.frontend import check_keywords
+from tilelink.ir.plan import Plan
+from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, in_words, stored
+from tilelink.pipeline.compiled import Compiled, Compiler
+from tilelink.pipeline.contracts import broken
+from tilelink.pipeline.library_calls import refused
+from tilelink.pipeline.reports import describe
+from tilelink.runtime.aliasing import Written
+from tilelink.runtime.backend import Call
+from tilelink.runtime.call import Slot, prepare, results_on
+from tilelink.runtime.lru import Recent
+from tilelink.runtime.memory import Workspace, regions, union
+from tilelink.runtime.refusals import Stated
+from tilelink.runtime.session import Session
+
+PLACES_KEPT = 1024
+"""Places of arguments that peers read where they lie: those of the last calls of a kind are known to be agreed on."""
+
+
+class Prepared:
+    """What a cached call needs and nothing else. Making it is collective: a rank's error is every rank's.
+
+    `loaded`: plan and kernels. `said`: what this rank says of the call, which is the same on all ranks. `slots`: the steps of a
+    call on each slot; made at the first call, all of them, so that the second is like every other. `in_place`: the arguments
+    that peers read where they lie, by number. `fresh`: makes each result. `changed`: whether something is another one by now
+    of what the plan's functions read in modules and closures; None: they read nothing.
+
+    Args:
+        tensors, outs, given: as of a call.
+        traced: with kernels that write down when they do what.
+
+    Raises:
+        TilelinkError: before any launch, on the user's line.
+    """
+
+    __slots__ = (
+        "_agreed", "_arguments", "_compiler", "_implied", "_results", "_session", "_sliced", "_watch", "_written",
+        "changed", "fresh", "in_place", "loaded", "plan", "said", "slots", "workspace",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        session: Session,
+        tensors: Sequence[Any],
+        outs: Sequence[Any],
+        given: dict[str, Any],
+        *,
+        traced: bool = False,
+    ) -> None:
+        backend, vigil = session.backend, session.vigil
+        self._compiler, self._session = compiler, session
+        try:
+            found = bind_here(compiler, session, tensors, given)
+            made = compiler.compiled(found, backend.topology, vigil.checks)
+            results = results_on(made.plan, backend.rank)
+            check_results(compiler.name, outs, results, tensors[0].device, compiler.loc)
+        except TilelinkError as error:
+            vigil.compare(compiler.identity, error)
+            raise
+        self.plan: Plan = made.plan
+        self.said = stated(compiler, session, found, made, tensors)
+        if traced:
+            made = made.traced(vigil.checks)
+        nbytes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in results]
+        self._written = Written.of(self.plan, tensors, nbytes)
+        self._agree(tensors, outs, given, self.said, refused(self.plan))
+        self.loaded = made.on(backend.rank)
+        self.workspace: Workspace = workspace(compiler, session, found, self.plan)
+        key, guard = (made.source.digest, self.plan.sizes), vigil.guard
+        self._watch = guard.watch(key, describe(self.plan, made.source, backend.rank)) if guard else None
+        self.changed = made.outside.changed if made.outside is not None else None
+        self._arguments = self.plan.wiring.arguments
+        self._results = [name for name, _, _ in results]
+        self.fresh = [backend.maker(shape, dtype) for _, shape, dtype in results]
+        buffers = enumerate(map(self.plan.buffer, self._arguments))
+        self.in_place = [k for k, b in buffers if b.reached and not b.staged]
+        self._implied = all(c.implied_by is not None for c in self.plan.credits)
+        self._sliced = any(a.own_slice for shape in self.plan.wiring.signature.inputs for a in shape.axes)
+        self._agreed = Recent[bool](PLACES_KEPT)
+        self.slots: tuple[Slot, ...] = ()
+
+    def _agree(
+        self,
+        tensors: Sequence[Any],
+        outs: Sequence[Any],
+        given: Mapping[str, Any],
+        said: Stated,
+        wrong: TilelinkError | None = None,
+    ) -> None:
+        """Every rank makes this call, and none finds anything wrong with it; `wrong`: what this one has found so far."""
+        wrong = wrong or self._written.refused(tensors, outs) or violated(self._session, self.plan, tensors, given)
+        self._session.vigil.compare(self._compiler.identity, wrong or said)
+
+    def again(self, tensors: Sequence[Any], outs: Sequence[Any], given: Mapping[str, Any]) -> None:
+        """What is looked at before a later call: where peers are to read its arguments; in debug mode everything."""
+        place = self._session.backend.arenas.place
+        places, said = tuple([place(tensors[k]) for k in self.in_place]), self.said
+        if not self._session.vigil.debug and self._agreed.get(places):
+            return
+        if places:
+            moved = {self._arguments[k]: place for k, place in zip(self.in_place, places, strict=True)}
+            said = replace(said, places=tuple((name, moved.get(name)) for name, _ in said.places))
+        self._agree(tensors, outs, given, said)
+        self._agreed[places] = True
+
+    def run(
+        self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()
+    ) -> tuple[torch.Tensor, ...]:
+        """One call.
+
+        Args:
+            outs: where results go, as many as are given.
+
+        Raises:
+            TilelinkError: TL240, TL244 to TL246, the call would write to what it must not write to.
+        """
+        vigil, space, written = self._session.vigil, self.workspace, self._written
+        writes = bool(outs or written.stored)
+        if writes and (wrong := written.refused(tensors, outs)) is not None:
+            raise wrong
+        backend = space.backend
+        if backend.capturing():
+            space.capture(self)
+        call = self._call(tensors, outs)
+        if not self.slots:
+            self._settle(call)
+        if vigil.watchdog is not None and not space.calls:
+            # Compilers take their time: ranks wait for one another before any wait is timed.
+            vigil.agree("has compiled", None)
+        for step in self.slots[space.calls % len(self.slots)].steps:
+            step(call)
+        space.calls += 1
+        space.heard = self._implied
+        backend.finish()
+        if writes:
+            written.changed(tensors, outs)
+        vigil.end()
+        return tuple([call.tensors[name] for name in self._results])
+
+    def load(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Compile and load what calls will start. Starts nothing; on this rank alone."""
+        if not self.slots:
+            self._settle(self._call(tensors, ()))
+
+    def _call(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> Call:
+        if self._sliced:
+            tensors = stored(self.plan.wiring.signature, tensors)
+        space, named = self.workspace, dict(zip(self._arguments, tensors, strict=True))
+        for k, name in enumerate(self._results):
+            out = outs[k] if k < len(outs) else None
+            named[name] = self.fresh[k]() if out is None else out
+        return Call(named, int(space.captured or not space.heard), space.backend.main_stream())
+
+    def _settle(self, first: Call) -> None:
+        slots = range(self.plan.schedule.slots)
+        self.slots = tuple([prepare(self.loaded, self.workspace, slot, first, self._watch) for slot in slots])
+
+
+def stated(
+    compiler: Compiler,
+    session: Session,
+    bound: Bound,
+    made: Compiled | None = None,
+    tensors: Sequence[torch.Tensor] = (),
+) -> Stated:
+    """What this rank says of a call. `made`: of what runs it; None: it is the unfused form."""
+    call, how = in_words(compiler.name, bound, compiler.fn), str(compiler.schedule) or "default"
+    if made is None:
+        return Stated(call, how, loc=compiler.loc)
+    plan, checks = made.plan, str(session.vigil.checks)
+    where = zip(map(plan.buffer, plan.wiring.arguments), tensors, strict=True)
+    text = hashlib.sha256(repr((made.source.digest, plan.tables)).encode()).hexdigest()
+    return Stated(
+        call=call,
+        how=f"{how} with {checks}" if checks else how,
+        places=tuple((b.tensor, None if b.staged else session.backend.arenas.place(t)) for b, t in where if b.reached),
+        of=repr((bound.layouts, plan.topology)),
+        text=text,
+        loc=compiler.loc,
+    )
+
+
+def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
+    """The arguments of a call on this rank, checked and bound to the signature's sizes."""
+    backend = session.backend
+    check_keywords(compiler.name, compiler.fn, compiler.signature, given)
+    found = bind(
+        compiler.name, compiler.signature, tensors, given, backend.topology, compiler.loc, session.shares, backend.rank
+    )
+    check_devices(compiler.name, tensors, backend.topology.backend != "simulated", compiler.loc)
+    return found
+
+
+def violated(session: Session, plan: Plan, tensors: Sequence[Any], given: Mapping[str, Any]) -> TilelinkError | None:
+    """In debug mode: an argument that does not keep its contract."""
+    if not session.vigil.debug or session.backend.capturing():
+        return None
+    session.backend.drain()
+    return broken(plan, tensors, given)
+
+
+def workspace(compiler: Compiler, session: Session, of: Bound, plan: Plan) -> Workspace:
+    """The workspace for a plan, of the capacity that has been reserved."""
+    wanted, reserved = regions(plan), session.reserved.get(compiler.identity, {})
+    most = tuple((name, max(size, reserved.get(name, 0))) for name, size in of.sizes)
+    if most != of.sizes:
+        wanted = union(wanted, regions(compiler.compiled(replace(of, sizes=most), plan.topology).plan))
+    return session.workspace(compiler.identity, wanted)
