@@ -109,11 +109,29 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     _unknown(state, node)
 
 
+_VERBS = {
+    "write": "tile_store",
+    "read": "tile_load",
+    "push": "tile_push_data",
+    "put": "tile_push_data",
+    "pull": "tile_pull_data",
+    "get": "tile_pull_data",
+    "wait": "consumer_tile_wait",
+    "notify": "producer_tile_notify",
+}
+"""The primitive that does to a tile what a word says; names alike in letters do something else."""
+
+
 def check_known(state: Lowering, node: ast.expr, found: Language) -> None:
     """Refuses names that Triton's language does not have (TL120)."""
     if not found.known:
         known = {f"tl.{n}" for n in (*language_names(), *primitives.PRIMITIVES)}
-        hint = meant(found.path, known, "see the names of `triton.language`")
+        verb = (
+            next((_VERBS[word] for word in found.name.split("_") if word in _VERBS), None)
+            if "tile" in found.name
+            else None
+        )
+        hint = f"did you mean `tl.{verb}`?" if verb else meant(found.path, known, "see the names of `triton.language`")
         state.fail("TL120", node, f"`{found.path}` does not exist", "Triton's language has no such name", hint)
 
 
@@ -362,6 +380,8 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         return primitives.value_of(state, node, found.name, None)
     if isinstance(found, (Language, Jitted, Builtin)):
         name = found.name
+        if isinstance(found, Language):
+            check_known(state, node.func, found)
         if isinstance(found, Language) and (reason := refused(name)) and not raw.allowed(state, name):
             state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
         return call_of_language(state, node, None if isinstance(found, Jitted) else name)

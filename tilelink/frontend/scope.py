@@ -171,11 +171,11 @@ def _in_triton(found: object) -> str | None:
 
 
 def _exists(path: str, attribute: str) -> bool:
-    """Whether Triton's language has the attribute. Without Triton nothing is refused."""
+    """Whether Triton's language has the attribute. Where Triton is not loaded, all that has no tile in its name may be its."""
     here: Any = _triton()
     for step in path.split(".")[1:]:
         here = getattr(here, step, None)
-    return here is None or hasattr(here, attribute)
+    return "tile" not in attribute if here is None else hasattr(here, attribute)
 
 
 def language_names() -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from tilelink.ir.program import (
 )
 
 _COUNTED = "a waiter counts notifies, and it does not see the data that this rank sees"
+_COUNTED_ALIKE = "a waiter counts notifies, and counts on as many from each rank"
 
 
 def check_signals(body: tuple[Op, ...]) -> None:
@@ -53,10 +54,14 @@ def _branch(op: If) -> None:
         return
     known = {_anywhere(n) for n in orelse}
     odd = next((n for n in body if _anywhere(n) not in known), None) or (orelse or body)[0]
-    message = f"a notify of `{odd.param}` on one path only, chosen by data"
-    note = Note(f"`{op.test}` depends on loaded values", op.loc)
     hint = "notify outside the `if`, or on both paths alike"
-    raise TilelinkError("TL160", message, loc=odd.loc, why=_COUNTED, hint=hint, notes=(note,))
+    if op.test.formula is not None:  # of numbers of ranks, which `tl.rank()` and `tl.num_ranks()` give
+        message, why = f"a notify of `{odd.param}` on one path only, chosen by the rank", _COUNTED_ALIKE
+        note = Note("this is another on each rank", op.loc)
+    else:
+        message, why = f"a notify of `{odd.param}` on one path only, chosen by data", _COUNTED
+        note = Note(f"`{op.test}` depends on loaded values", op.loc)
+    raise TilelinkError("TL160", message, loc=odd.loc, why=why, hint=hint, notes=(note,))
 
 
 def _anywhere(notify: Notify) -> Notify:
@@ -108,12 +113,14 @@ def recognise(body: tuple[Op, ...]) -> CopyProgram | None:
     pull = next((op for op in walk(body) if isinstance(op, Move)), None)
     if pull is not None:
         source, to = pull.source, pull.param
+        wait, notify = f"`tl.consumer_tile_wait({source}, tile)`", f"`tl.producer_tile_notify({to}, tile)`"
+        there = {(type(op), op.param) for op in walk(body) if isinstance(op, (Wait, Notify))}
+        missing = [call for call, has in ((wait, (Wait, source)), (notify, (Notify, to))) if has not in there]
         message = "a pull in a program that is not the copy program of one tile"
         why = f"such a program runs for tiles of `{to}`: it waits for one, pulls it, notifies, and does nothing besides"
-        hint = (
-            f"write `tl.consumer_tile_wait({source}, tile)`, `tl.tile_pull_data({to}, tile, source={source})`, "
-            f"`tl.producer_tile_notify({to}, tile)`, and all else in a program of its own"
-        )
+        if missing:
+            why += f"; this one lacks {' and '.join(missing)}"
+        hint = f"write {wait}, `tl.tile_pull_data({to}, tile, source={source})`, {notify}, and all else in a program of its own"
         raise TilelinkError("TL164", message, loc=pull.loc, why=why, hint=hint)
     return None
 
