@@ -77,10 +77,14 @@ def judged(plan: Plan) -> tuple[Verdict, Lowered | None]:
 
 
 def _other_order(plan: Plan, cycle: Counterexample) -> str:
-    """Whoever hands rows on has to take others' rows first, and all of a cycle have to take theirs in one order."""
+    """Whoever hands rows on has to take others' rows first, and all of a cycle have to take theirs in one order; where they do,
+    a wait that stands before a signal on a worker has to leave it."""
     paths = {plan.step(i.path).executor for i in cycle.steps if any(s.path == i.path for s in plan.steps)}
     steps = [plan.step(path) for path in sorted(paths)]
     names = " and ".join(f"`{s.path}`" for s in steps)
+    if all(s.order_names[:1] == ("ring+1",) for s in steps):
+        waiting = " and ".join(f"`{path}`" for path in dict.fromkeys(i.path for i in cycle.steps[::2]))
+        return f"place {waiting} on workers of its own, as tilelink.sms(1): on one worker it waits before the tiles that it waits for"
     have = " and ".join(", ".join(f'"{n}"' for n in s.order_names) for s in steps)
     if len(steps) == 1:
         return f'order {names} so that what others wait for comes first, such as order="ring+1" (now {have})'
