@@ -229,13 +229,13 @@ def run(
                 why="only the simulated backend keeps one of each run",
                 hint="`tilelink trace` draws what GPUs did",
             )
-        good = _report(console, case, run_case(case, session, calls=calls), check)
+        good = _report(console, case, run_case(case, session, calls=calls, check=check), check)
         raise typer.Exit(0 if good else 1)
     stages = case.compiled(_topology(Target.simulated, case))
     _say(console, "simulated", extent(case, calls, "" if calls == 1 else f", {calls} calls"))
     recorder = Recorder()
     turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
-    good = _report(console, case, _run(case, stages, recorder, calls, turns, delayed_stores), check)
+    good = _report(console, case, _run(case, stages, recorder, calls, turns, delayed_stores, check), check)
     lanes = lanes_of(recorder.records, stages.plan, stages.source) if timeline or trace else ()
     if timeline is not None:
         _say(console, "timeline", str(_timeline(case, lanes, timeline)))
@@ -265,7 +265,7 @@ def stress(
     done = try_many(
         case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores, check=check
     )
-    right = "all right" if check and against(case, simulated=True) else "without race or deadlock, results not compared"
+    right = "all right" if check and against(case) else "without race or deadlock, results not compared"
     _say(console, "schedules", f"{done.runs}, {right}" + (", and there are no more" if done.complete else ""))
 
 
@@ -473,18 +473,26 @@ def _topology(target: Target, case: Case) -> Topology:
 
 # ------------------------------------------------------------------------------------------------- running and reporting
 def _run(
-    case: Case, compiled: Compiled, recorder: Recorder, calls: int, policy: Policy, delayed_stores: bool = False
+    case: Case,
+    compiled: Compiled,
+    recorder: Recorder,
+    calls: int,
+    policy: Policy,
+    delayed_stores: bool = False,
+    check: bool = True,
 ) -> Outcome:
     """A simulated run under a bar."""
     from tilelink.explore.progress import watched
     from tilelink.explore.running import run_case
 
     with watched(f"{case.operator.name} on {case.topology.ranks} simulated ranks", compiled.plan, recorder, calls):
-        return run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, recorder=recorder)
+        return run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, recorder=recorder, check=check)
 
 
 def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) -> bool:
     """Print an outcome; whether it is right as far as one looked."""
+    from tilelink.explore.comparison import hint_of
+
     good = True
     if check and outcome.against is not None:
         good = outcome.within(case.tolerance)
@@ -494,7 +502,8 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
         _say(console, "error", "not compared: no product of two tensors, and no unfused form for such inputs")
     _say(console, "wall time", f"{outcome.seconds:.2f} s")
     if not good:
-        _say(console, "result", "wrong")
+        _say(console, "result", f"differs from {outcome.against}")
+        _say(console, "", hint_of(case))
         for line in outcome.again:
             _say(console, "", line)
     return good

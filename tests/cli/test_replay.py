@@ -129,8 +129,11 @@ def test_stress_says_that_numbers_are_wrong() -> None:
         stress(replace(small(), operator=doubled), runs=1)
     first, *_, why, hint = str(caught.value).splitlines()
     assert re.sub(r"[\d.]+e[+-]\d+", "E", first) == "TL710: wrong numbers: a relative error of E, at most E is right"
-    assert why == "  why: the run under the policy random-0 differs from torch in fp32"
-    assert hint == "  do:  if no race is reported, the tile programs compute something else than the signature states"
+    assert why == "  why: the run under the policy random-0 differs from the product of the signature, by torch in fp32"
+    assert hint == (
+        "  do:  if no race is reported, the tile programs compute something else than this product; if they are to, "
+        "say what in torch, `@doubled.reference`, or pass --no-check"
+    )
     assert TOKEN.search("\n".join(caught.value.__notes__))
 
 

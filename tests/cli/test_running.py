@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import tilelink
 import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore.cases import Case
-from tilelink.explore.comparison import PLAIN, against
+from tilelink.explore.comparison import PLAIN, PRODUCT, against
 from tilelink.explore.running import Outcome, run_case
 from tilelink.runtime.session import current
 
@@ -73,22 +76,80 @@ def test_a_wrong_sum_is_seen() -> None:
     assert run_case(replace(SUM, operator=doubled_sum)).worst == pytest.approx(1, abs=0.01)
 
 
-def theirs(x, *, group=None):
-    return x
-
-
 @pytest.mark.parametrize(
     ("name", "sizes", "there"),
     [("ag_attention", {"S": 6, "h": 2, "g": 2, "D": 16}, True), ("ag_attention", {"S": 7, "h": 2, "g": 2, "D": 16}, False),
      ("all_reduce", {"M": 7, "N": 3}, True), ("reduce_scatter", {"M": 7, "N": 3}, False)],
 )  # fmt: skip
 def test_a_plain_form_takes_parts_of_one_length(name: str, sizes: dict[str, int], there: bool) -> None:
-    assert against(Case(getattr(ops, name), tuple(sizes.items()), ranks=3), simulated=True) == (
-        PLAIN if there else None
-    )
+    assert against(Case(getattr(ops, name), tuple(sizes.items()), ranks=3)) == (PLAIN if there else None)
 
 
-def test_a_plain_form_of_ones_own_is_for_processes() -> None:
-    mine = replace(SUM, operator=tilelink.operator("M N -> M N", name="mine")(lambda x: ops.all_reduce(x)))
-    mine.operator.reference(theirs)
-    assert (against(mine, simulated=True), against(mine, simulated=False)) == (None, PLAIN)
+@tilelink.operator("M/R K, K N -> M N")
+def twice(x, weight):
+    return double(ops.ag_gemm(x, weight))
+
+
+@twice.reference
+def twice_in_torch(x, weight, *, group=None):
+    rows = x.new_empty(len(x) * dist.get_world_size(group), x.shape[1])
+    dist.all_gather_into_tensor(rows, x, group=group)
+    return 2 * (rows @ weight)
+
+
+EVEN = replace(CASE, sizes=(("M", 66), ("N", 32), ("K", 16)))
+
+
+def test_a_plain_form_that_is_declared_counts_and_not_the_signature() -> None:
+    outcome = run_case(replace(EVEN, operator=twice))
+    assert (outcome.against, outcome.within(CASE.tolerance)) == (PLAIN, True)
+    outcome = run_case(replace(EVEN, operator=doubled))
+    assert (outcome.against, outcome.within(CASE.tolerance)) == (PRODUCT, False)
+
+
+def exchange(x, group):
+    """By all that simulated ranks have: what each rank gets is the sum of all ranks' `x`."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    listed = [torch.empty_like(x) for _ in range(ranks)]
+    dist.all_gather(listed, x, group=group)
+    sent = torch.cat([listed[rank]] * ranks)
+    came = torch.empty_like(sent)
+    dist.all_to_all_single(came, sent, group=group)
+    summed = torch.empty_like(x)
+    dist.reduce_scatter_tensor(summed, sent, group=group)
+    dist.barrier(group)
+    first = listed[0].clone()
+    dist.broadcast(first, 0, group)
+    assert torch.equal(first, came[: len(x)])
+    total = x.clone()
+    dist.all_reduce(total, group=group)
+    assert torch.equal(summed, total)
+    return came.unflatten(0, (ranks, -1)).sum(0)
+
+
+def one_after_the_other(x, group):
+    listed = [None] * dist.get_world_size(group)
+    dist.all_gather_object(listed, x, group=group)
+
+
+def largest(x, group):
+    dist.all_reduce(x, op=dist.ReduceOp.MAX, group=group)
+
+
+@pytest.mark.parametrize(
+    ("plain", "said"),
+    [(exchange, ""), (one_after_the_other, "all_gather_object(object_list=…, obj=…)"), (largest, "all_reduce(tensor=…, op=…)")],
+)  # fmt: skip
+def test_what_a_plain_form_does_on_simulated_ranks(plain: Any, said: str) -> None:
+    mine = tilelink.operator("M N -> M N", name="mine")(lambda x: ops.all_reduce(x))
+    mine.reference(lambda x, *, group=None: plain(x, group))
+    case = replace(SUM, operator=mine)
+    assert against(case) == PLAIN
+    if not said:
+        assert run_case(case).within(case.tolerance)
+        return
+    with pytest.raises(tilelink.TilelinkError, match="TL458") as refused:
+        run_case(case)
+    assert f"`torch.distributed.{said}`, which simulated ranks do not have" in str(refused.value)
+    assert "by get_rank, get_world_size, all_reduce, all_gather, all_gather_into_tensor" in str(refused.value)
+    assert run_case(case, check=False).against is None

@@ -35,7 +35,7 @@ def test_a_flag_of_several_tiles_is_not_just_told_of() -> None:
     """The last of them comes behind the first, which waits for it: in the same run."""
     error = assert_refused(summed(2, "ring+1", channels={"inbox": 4}), "TL605")
     assert error.hint == (
-        "place `reduce` on workers of its own, as tilelink.sms(1): on one worker it waits before the tiles that it waits for"
+        "place `reduce` on workers of its own, as tilelink.sms(1): here it waits before the tiles that it waits for"
     )
     placed = {"hand_out": sms(M=2, N=4, order="ring+1"), "reduce": sms(1)}
     assert_right(plan_of(pushed_sum, 2, {"M": 12, "N": 8}, **placed, channels={"inbox": 4}))

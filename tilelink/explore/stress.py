@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case
+from tilelink.explore.comparison import hint_of
 from tilelink.explore.running import run_case
 from tilelink.runtime.simulated.scheduler import Policy, Searched, Turns, search
 
@@ -44,14 +45,14 @@ def stress(
     """
 
     def run(policy: Policy | Turns) -> None:
-        outcome = run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores)
+        outcome = run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, check=check)
         if check and not outcome.within(case.tolerance):
             error = TilelinkError(
                 "TL710",
                 f"wrong numbers: a relative error of {outcome.worst:.2e}, at most {case.tolerance:.0e} is right",
                 loc=case.operator.loc,
-                why=f"the run under the policy {policy} differs from torch in fp32",
-                hint="if no race is reported, the tile programs compute something else than the signature states",
+                why=f"the run under the policy {policy} differs from {outcome.against}",
+                hint=hint_of(case),
             )
             for line in outcome.again:
                 error.add_note(line)

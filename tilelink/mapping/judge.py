@@ -84,7 +84,7 @@ def _other_order(plan: Plan, cycle: Counterexample) -> str:
     names = " and ".join(f"`{s.path}`" for s in steps)
     if all(s.order_names[:1] == ("ring+1",) for s in steps):
         waiting = " and ".join(f"`{path}`" for path in dict.fromkeys(i.path for i in cycle.steps[::2]))
-        return f"place {waiting} on workers of its own, as tilelink.sms(1): on one worker it waits before the tiles that it waits for"
+        return f"place {waiting} on workers of its own, as tilelink.sms(1): here it waits before the tiles that it waits for"
     have = " and ".join(", ".join(f'"{n}"' for n in s.order_names) for s in steps)
     if len(steps) == 1:
         return f'order {names} so that what others wait for comes first, such as order="ring+1" (now {have})'

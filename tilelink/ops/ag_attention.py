@@ -6,7 +6,7 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.attention import check_heads, exponent, flash, placed
-from tilelink.ops.parts import collectives, gathered
+from tilelink.ops.parts import gathered
 from tilelink.ops.programs import gather
 
 
@@ -39,8 +39,7 @@ def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float | 
 def plain(q: Any, k: Any, v: Any, keep: Any, scale: float | None, group: Any) -> Any:
     """Attention over everyone's keys in plain torch; `keep(rows, columns)` says which global positions see which."""
     import torch
-
-    dist = collectives(group)
+    import torch.distributed as dist
     from torch.nn.functional import scaled_dot_product_attention as attend
 
     everyone = [gathered(t, group) for t in (k, v)]

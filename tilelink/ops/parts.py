@@ -14,20 +14,13 @@ def no_form(name: str, form: str, forms: Iterable[str]) -> tilelink.TilelinkErro
     return tilelink.TilelinkError("TL248", f"`{name}` has no form {form!r}", hint=f"it has {', '.join(forms)}")
 
 
-def collectives(group: Any) -> Any:
-    """Those of the library that a group comes with: torch.distributed's, unless it has its own, as simulated ranks do."""
-    import torch.distributed as dist
-
-    return getattr(group, "collectives", dist)
-
-
 def gathered(x: Any, group: Any, rows: int | None = None) -> Any:
     """Every rank's `x`, one after the other along the first axis.
 
     Args:
         rows: of all ranks together, `ceil(rows / ranks)` each, the last get what is left; None: as many each as this one.
     """
-    dist = collectives(group)
+    import torch.distributed as dist
 
     ranks = dist.get_world_size(group)
     each = x.shape[0] if rows is None else -(-rows // ranks)
@@ -46,7 +39,7 @@ def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int,
     Args:
         make: writes this rank's `[rows, columns]` into what it is given, which has the dtype and device of `like`.
     """
-    dist = collectives(group)
+    import torch.distributed as dist
 
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     each = -(-rows // ranks)

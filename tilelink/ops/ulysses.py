@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.parts import collectives
 from tilelink.ops.programs import move
 
 to_heads = tilelink.program("S/R H ... -> S H/R ...", name="to_heads")(move)
@@ -28,8 +27,7 @@ def ulysses_back(x: Any) -> Any:
 def reference(x: Any, *, group: Any = None) -> Any:
     """The same by a library."""
     import torch
-
-    dist = collectives(group)
+    import torch.distributed as dist
 
     ranks = dist.get_world_size(group)
     sent = x.unflatten(1, (ranks, -1)).movedim(1, 0).contiguous()
@@ -42,8 +40,7 @@ def reference(x: Any, *, group: Any = None) -> Any:
 def reference_back(x: Any, *, group: Any = None) -> Any:
     """The same by a library."""
     import torch
-
-    dist = collectives(group)
+    import torch.distributed as dist
 
     out = torch.empty_like(x)
     dist.all_to_all_single(out, x.contiguous(), group=group)

@@ -193,15 +193,17 @@ class _Said:
         hint = "store every tile" if reader is None else "store every tile that is read"
         if not around and self._elsewhere(where):
             why += "; other ranks store that, each in memory of its own"
-            hint = f"push what other ranks are to have: `tl.tile_push_data({self.writes[0].op.param}, ...)`"
+            hint = f"push what other ranks are to have: `tl.tile_push_data({self.buffer.name}, ...)`"
         what = f"{at} of `{self.buffer.name}` are never written, {who}"
         return Found(what, "", (self.writes[0], *read), (moment,), why=why, hint=hint)
 
     def _elsewhere(self, where: Array) -> bool:
         """Whether stores, each into its own rank's memory, leave out on one rank what they write on another."""
         ranks = np.arange(self.table.ranks)
-        if any(not w.op.param or not np.array_equal(w(w.op.rank).ravel(), ranks) for w in self.writes):
-            return False
+        for w in self.writes:
+            assert isinstance(w.op, Write)
+            if not w.op.param or not np.array_equal(w(w.op.rank).ravel(), ranks):
+                return False
         written = self.cells.count([self.boxes[id(w)] for w in self.writes]) > 0
         on_some_rank = [np.broadcast_to(found, self.cells.shape).any(axis=0) for found in (where, written)]
         return bool((on_some_rank[0] & on_some_rank[1]).any())
