@@ -108,6 +108,13 @@ def test_a_link_is_refused_not_followed(cache: Path, digest: str, tmp_path: Path
         kernels.load("value = 1\n", digest, "plain")
 
 
+def test_a_pipe_is_refused_not_waited_for(cache: Path, digest: str) -> None:
+    cache.mkdir(parents=True, mode=0o700)
+    os.mkfifo(cache / f"plain_{digest}.py", 0o600)
+    with pytest.raises(TilelinkError, match=r"TL407.* is not a file of this user"):
+        kernels.load("value = 1\n", digest, "plain")
+
+
 def test_a_file_of_another_user_is_refused(cache: Path, digest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels.load("value = 1\n", digest, "plain")
     forget(f"tilelink_emitted_plain_{digest}")

@@ -97,6 +97,8 @@ def _check_moved(
             "TL307",
             f"`{s.path}` moves the argument `{name}`, whose elements do not lie one after the other",
             loc=s.step.loc,
-            why="a copy program takes contiguous runs" if name not in staged else "what is staged has contiguous rows",
+            why="it is moved from where it lies, in runs of memory from first to last element"
+            if name not in staged
+            else "peers read a copy of it, which is made of rows whose elements lie side by side in memory",
             hint=f"pass {name}.contiguous()",
         )

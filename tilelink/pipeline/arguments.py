@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     import torch
 
 
+TRUTH = "u8"
+"""What programs know truth values as: a byte each, 0 or 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """What a call's arguments say: global sizes, dtypes, memory layouts, compiled-in constants.
@@ -80,7 +84,7 @@ def bind(
     shapes = [tuple(t.shape) for t in tensors]
     return Bound(
         sizes=tuple(bound_sizes(name, signature, shapes, given, topology, loc, rank).items()),
-        dtypes=tuple(NAMES[t.dtype] for t in tensors),
+        dtypes=tuple(NAMES.get(t.dtype, TRUTH) for t in tensors),
         layouts=tuple(layout(t, shared(whole)) for t, whole in zip(stored(signature, tensors), tensors, strict=True)),
         constants=tuple(sorted(constants_of(signature, given).items())),
     )
@@ -126,12 +130,16 @@ def bound_sizes(
 
 
 def stored(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The arguments as they lie in memory: a rank's slice (`R/R M N`) that was passed with its axis of one element, without."""
-    return [_without(t, slices_in(s, tuple(t.shape))) for t, s in zip(tensors, signature.inputs, strict=True)]
+    """The arguments as programs know them: a rank's slice (`R/R M N`) that was passed with its axis of one element, without;
+    truth values as bytes."""
+    return [_stored(t, slices_in(s, tuple(t.shape))) for t, s in zip(tensors, signature.inputs, strict=True)]
 
 
-def _without(t: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    return t.squeeze(axes) if axes else t
+def _stored(t: torch.Tensor, without: tuple[int, ...]) -> torch.Tensor:
+    import torch
+
+    t = t.squeeze(without) if without else t
+    return t.view(torch.uint8) if t.dtype == torch.bool else t
 
 
 def in_words(name: str, bound: Bound, fn: Callable[..., Any]) -> str:
@@ -225,13 +233,18 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
             why="programs read memory, which holds the values before: such as the imaginary part of a conjugate",
             hint="pass `.resolve_neg()` of it",
         )
+    truth = t.dtype == torch.bool
+    if truth and shape.dtype == TRUTH:
+        return
     if t.dtype not in NAMES:
         raise TilelinkError(
             "TL223",
             f"argument {k + 1} of `{name}` has dtype {str(t.dtype).removeprefix('torch.')}",
             loc=loc,
             why="tiles hold real numbers and integers of up to 64 bits",
-            hint="convert it",
+            hint=f"pass `.to(torch.uint8)` of it, or name `{TRUTH}` in the signature, which takes truth values, too"
+            if truth
+            else "convert it to one of these",
         )
     if shape.dtype is not None and NAMES[t.dtype] != shape.dtype:
         raise TilelinkError(

@@ -31,7 +31,7 @@ from tilelink.pipeline.compiled import Compiler
 from tilelink.pipeline.prepared import Prepared, bind_here, stated, workspace
 from tilelink.runtime.aliasing import Written
 from tilelink.runtime.backend import Backend
-from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
+from tilelink.runtime.launching import check_ranks, listed, say_alone, say_simulated, simulated, spread
 from tilelink.runtime.lru import Recent
 from tilelink.runtime.refusals import compare_calls
 from tilelink.runtime.session import Session, current, require
@@ -130,6 +130,7 @@ class Calls:
         check_keywords(self.compiler.name, self.compiler.fn, self.compiler.signature, given)
         if not are_lists(tensors):
             say_simulated()
+            say_alone()
             return simulated(lambda: self(tensors, out, None, None, given), 1)[0]
         if out is None:
             return spread(lambda *mine: self(mine, None, None, None, given), tensors)
@@ -266,7 +267,8 @@ class Calls:
             topology = session.backend.topology
         if not are_lists(tensors):
             topology = topology or Topology(ranks or 1)
-            return bind(compiler.name, compiler.signature, tensors, given, topology, compiler.loc), topology
+            shared = session.shares if session is not None else lambda _: False
+            return bind(compiler.name, compiler.signature, tensors, given, topology, compiler.loc, shared), topology
         topology = topology or Topology(listed(tensors, ranks))
         listed(tensors, topology.ranks)
         found = [

@@ -21,6 +21,7 @@ from tilelink.pipeline.reports import describe
 from tilelink.runtime.aliasing import Written
 from tilelink.runtime.backend import Call
 from tilelink.runtime.call import Slot, prepare, results_on
+from tilelink.runtime.launching import say_no_gradients
 from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import Workspace, regions, union
 from tilelink.runtime.refusals import Stated
@@ -47,7 +48,7 @@ class Prepared:
     """
 
     __slots__ = (
-        "_agreed", "_arguments", "_compiler", "_implied", "_results", "_session", "_sliced", "_watch", "_written",
+        "_agreed", "_arguments", "_compiler", "_implied", "_results", "_session", "_viewed", "_watch", "_written",
         "changed", "fresh", "in_place", "loaded", "plan", "said", "slots", "workspace",
     )  # fmt: skip
 
@@ -89,7 +90,9 @@ class Prepared:
         buffers = enumerate(map(self.plan.buffer, self._arguments))
         self.in_place = [k for k, b in buffers if b.reached and not b.staged]
         self._implied = all(c.implied_by is not None for c in self.plan.credits)
-        self._sliced = any(a.own_slice for shape in self.plan.wiring.signature.inputs for a in shape.axes)
+        # Programs take a view of an argument: without the axis of one element of a slice, or truth values as bytes.
+        self._viewed = any(a.own_slice for shape in self.plan.wiring.signature.inputs for a in shape.axes)
+        self._viewed |= any(t.dtype == torch.bool for t in tensors)
         self._agreed = Recent[bool](PLACES_KEPT)
         self.slots: tuple[Slot, ...] = ()
 
@@ -157,7 +160,7 @@ class Prepared:
             self._settle(self._call(tensors, ()))
 
     def _call(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> Call:
-        if self._sliced:
+        if self._viewed:
             tensors = stored(self.plan.wiring.signature, tensors)
         space, named = self.workspace, dict(zip(self._arguments, tensors, strict=True))
         for k, name in enumerate(self._results):
@@ -201,6 +204,8 @@ def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], give
     found = bind(
         compiler.name, compiler.signature, tensors, given, backend.topology, compiler.loc, session.shares, backend.rank
     )
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        say_no_gradients(compiler.name)
     check_devices(compiler.name, tensors, backend.topology.backend != "simulated", compiler.loc)
     return found
 

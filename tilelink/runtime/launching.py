@@ -38,6 +38,23 @@ def say_simulated() -> None:
     log.warning("no GPU and no torchrun: running in the simulated backend (every rank in this process, on the CPU)")
 
 
+@cache
+def say_alone() -> None:
+    """Once per process."""
+    log.warning(
+        "tensors that are passed outside tilelink.launch are those of one rank alone: to simulate several, pass a list with one "
+        "tensor per rank for each, or call in tilelink.launch(main, ranks=4)"
+    )
+
+
+@cache
+def say_no_gradients(name: str) -> None:
+    """Once per operator."""
+    log.warning(
+        "results of `%s` have no gradient: operators and layers with gradients are in tilelink.nn.functional", name
+    )
+
+
 def simulated(
     main: Callable[[], T],
     ranks: int,
