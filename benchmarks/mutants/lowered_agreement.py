@@ -1,7 +1,8 @@
 """`python -m benchmarks.mutants.lowered_agreement`: mutants of lowered plans, by proof and by checker.
 
-The two share no code. Where one refuses and the other does not, one of them is wrong, or the certificate does not claim what
-the proof looks at; each such mutant is a row of the table.
+The two share no code. Where one refuses and the other does not, each such mutant is a row of the table. Where the checker accepts
+it, the row says what becomes of it (`lowered_table`): `equivalent`, all that the mutant leaves out is ordered by signals of
+others, which the checker follows from one to the next and the proof does not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import typer
 
 from benchmarks.mutants.lowered import mutants
-from benchmarks.mutants.lowered_table import representative
+from benchmarks.mutants.lowered_table import representative, verdict_on
 from tilelink.bench.running import commit
 from tilelink.ir.certificate import certificate
 from tilelink.proof.check import check
@@ -32,18 +33,17 @@ def main(
     out: Annotated[Path, typer.Option(help="The file of the table.")] = OUT,
 ) -> None:
     """Write how often the two say what, and each mutant on which they differ."""
-    every = [(op, placed, *m) for op, placed, plan in representative() for m in mutants(plan)]
+    every = [(op, placed, plan, *m) for op, placed, plan in representative() for m in mutants(plan)]
     found: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
-    for op, placed, kind, where, mutant in random.Random(seed).sample(every, min(sample, len(every))):
+    for op, placed, plan, kind, where, mutant in random.Random(seed).sample(every, min(sample, len(every))):
         verdict, wrong = check(mutant), judge(json.loads(certificate(mutant)))
         proof = verdict.error.code if verdict.error is not None else "proved"
         found[f"{proof}, {'refused' if wrong else 'accepted'}"] += 1
         if verdict.ok == bool(wrong):
             says = verdict.error.message if verdict.error is not None else wrong[0]
-            rows.append(
-                {"operator": op, "schedule": placed, "kind": kind, "where": where, "proof": proof, "says": says}
-            )
+            row = {"operator": op, "schedule": placed, "kind": kind, "where": where, "proof": proof, "says": says}
+            rows.append(row if wrong else {**row, "accepted as": verdict_on(plan, mutant)})
     about = {
         "commit": commit(),
         "python": platform.python_version(),

@@ -67,7 +67,7 @@ class Effects:
 
 def _act(e: Event) -> Act:
     box = tuple((s.start, s.stop) for s in e.box)
-    return (e.kind, e.at.rank, e.at.path, e.what, e.ranks, box, e.maybe)
+    return (e.kind, e.at.rank, e.at.path, e.what, e.ranks, box, bool(e.maybe))
 
 
 def _conflict(a: Event, b: Event) -> bool:
