@@ -77,7 +77,7 @@ def totals_sheet(trace: Trace) -> Sheet:
         (str(rank), label, str(len(found)), *(f"{mean:.1f}" for mean in _means(found)))
         for (rank, label), found in groups.items()
     )
-    title = f"Mean µs of {trace.span:.1f}"
+    title = f"Mean µs of the {trace.span:.1f} from the first begin to the last end"
     return Sheet(title, ("rank", "what", "workers", "computing", "communicating", "both", "waiting", "idle"), rows)
 
 
