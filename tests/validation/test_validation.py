@@ -21,7 +21,8 @@ from tests.selection import sampled
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.ops import ag_gemm, all_reduce_one_shot, gemm_rs
-from tilelink.validation import Validation
+from tilelink.pipeline.arguments import bind
+from tilelink.validation import Validation, validate
 from tilelink.validation.event_matching import EARLY, KNOWN, UNSAID, WORDS
 
 SOME = random.Random(0).sample(PLACEMENTS, 8)
@@ -83,6 +84,19 @@ def test_an_argument_with_axes_in_another_order() -> None:
     x, w = tensors((17, 16), (32, 16))
     found = ag_gemm.validate(x, [one.t() for one in w])
     assert found.ok, found
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=["in place", "copied"])
+def test_an_argument_of_tilelink_empty_is_read_where_it_lies(symmetric: bool) -> None:
+    arguments, topology = tensors((17, 16), (16, 32)), Topology(3)
+    ranks = [list(mine) for mine in zip(*arguments, strict=True)]
+    bound = bind("ag_gemm", ag_gemm.signature, ranks[0], {}, topology, ag_gemm.loc, lambda t: symmetric)
+    made = ag_gemm.compiler.compiled(bound, topology)
+    x = made.plan.buffer("x")
+    assert (x.reached, x.staged) == (True, not symmetric)
+    found = validate("ag_gemm", made.lowered, [made.on(rank) for rank in range(3)], ranks)
+    assert found.ok, found
+    assert (".stage" in made.source.text or "x_stage" in made.source.text) != symmetric
 
 
 def test_raw_pointers_are_not_compared() -> None:

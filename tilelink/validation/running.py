@@ -14,7 +14,7 @@ from tilelink.runtime.backend import Call
 from tilelink.runtime.call import Loaded, Slot, prepare, results_on
 from tilelink.runtime.launching import simulated
 from tilelink.runtime.memory import Workspace, regions
-from tilelink.runtime.session import require
+from tilelink.runtime.session import Session, require
 from tilelink.validation.places import Places
 from tilelink.validation.recording import Recording
 
@@ -58,7 +58,7 @@ def run(
         backend.barrier()
         slots: list[Slot] = []
         for call in range(calls):
-            tensors = _tensors(recording.places, loaded[me], arguments[me], me)
+            tensors = _tensors(recording.places, loaded[me], arguments[me], session)
             this = Call(tensors, int(takes[call]), backend.main_stream())
             slots = slots or [prepare(loaded[me], space, slot, this) for slot in range(plan.schedule.slots)]
             results[me] += [tensors[name] for name in plan.wiring.results]
@@ -78,11 +78,18 @@ def run(
     return Run(recording, calls, takes, tuple(spaces), tuple(map(tuple, results)), error)
 
 
-def _tensors(places: Places, loaded: Loaded, arguments: Sequence[torch.Tensor], rank: int) -> dict[str, torch.Tensor]:
-    """Arguments and fresh results of a call, by name; a call has memory of its own for each."""
-    plan = loaded.plan
-    named = zip(plan.wiring.arguments, arguments, strict=True)
-    found = {name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for name, t in named}
+def _tensors(
+    places: Places, loaded: Loaded, arguments: Sequence[torch.Tensor], session: Session
+) -> dict[str, torch.Tensor]:
+    """Arguments and fresh results of a call, by name; a call has memory of its own for each, which peers reach where they read
+    an argument in place."""
+    plan, rank = loaded.plan, session.backend.rank
+    found: dict[str, torch.Tensor] = {}
+    for name, t in zip(plan.wiring.arguments, arguments, strict=True):
+        buffer = plan.buffer(name)
+        in_place = buffer.reached and not buffer.staged
+        own = session.empty(t.shape, t.dtype) if in_place else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+        found[name] = own.copy_(t)
     for name, shape, dtype in results_on(plan, rank):
         found[name] = torch.full(shape, 0, dtype=torch.uint8).to(dtype)
     for name, tensor in found.items():
