@@ -114,7 +114,7 @@ def _of_channel(plan: Plan, c: Channel) -> Iterator[Mutation]:
     for by in (1, -1):
         yield Mutation(f"count off by one ({by:+d})", signal, _channel(plan, c, target=c.target + by))
     if c.adds:
-        yield Mutation("epoch not advanced (due)", signal, _channel(plan, c, target=F.of(0)))
+        yield Mutation("epoch not advanced (expected)", signal, _channel(plan, c, target=F.of(0)))
     if c.guard is not None and c.adds:
         yield Mutation("count without its guard", signal, _channel(plan, c, guard=None))
     if c.scope == "sys":
@@ -130,7 +130,7 @@ def _of_call(plan: Plan) -> Iterator[Mutation]:
     for h in plan.host:
         without = replace(plan, host=tuple(g for g in plan.host if g is not h))
         if isinstance(h, CallEntry):
-            yield Mutation("epoch not advanced (enter)", "the call", without)
+            yield Mutation("epoch not advanced (call entry)", "the call", without)
         elif isinstance(h, (Stage, CallExit)):
             yield Mutation(f"drop {type(h).__name__.lower()}", "the call", without)
         elif isinstance(h, (Fork, Join)):

@@ -37,5 +37,6 @@ def test_a_flag_of_several_tiles_is_not_just_told_of() -> None:
     assert error.hint == (
         "place `reduce` on workers of its own, as tilelink.sms(1): here it waits before the tiles that it waits for"
     )
-    placed = {"hand_out": sms(M=2, N=4, order="ring+1"), "reduce": sms(1)}
-    assert_right(plan_of(pushed_sum, 2, {"M": 12, "N": 8}, **placed, channels={"inbox": 4}))
+    hand_out, reduce = sms(M=2, N=4, order="ring+1"), sms(1)
+    plan = plan_of(pushed_sum, 2, {"M": 12, "N": 8}, hand_out=hand_out, reduce=reduce, channels={"inbox": 4})
+    assert_right(plan)

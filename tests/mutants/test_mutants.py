@@ -46,8 +46,8 @@ KINDS = {
     "release weakened",
     "acquire weakened",
     "scope weakened",
-    "epoch not advanced (due)",
-    "epoch not advanced (enter)",
+    "epoch not advanced (expected)",
+    "epoch not advanced (call entry)",
     "double buffer removed",
 }
 

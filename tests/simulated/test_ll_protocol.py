@@ -311,7 +311,7 @@ def test_words_lie_in_memory_of_their_own() -> None:
         return names, numbers == {2, 3}
 
     for names, numbered in tilelink.launch(main, 2):
-        assert names == ["inbox.flags/0", "inbox.flags/1", "inbox.ll/0", "inbox.ll/1", "inbox/0", "inbox/1"]
+        assert names == ["inbox.epoch_flags/0", "inbox.epoch_flags/1", "inbox.ll/0", "inbox.ll/1", "inbox/0", "inbox/1"]
         assert numbered
 
 

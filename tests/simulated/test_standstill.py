@@ -57,7 +57,7 @@ TL501: the simulation stands still: 5 agents of ranks [0, 1] wait, and nobody ca
   --> tests/simulated/test_standstill.py:{line}
      |
   {line} |     backend.barrier()
-     |     ^^^^^^^^^^^^^^^
+     |     ^^^^^^^^^^^^^^^^^
   note: rank 1, host: barrier: ranks [0] have not come"""
     )
 

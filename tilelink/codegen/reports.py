@@ -30,7 +30,7 @@ class Reports:
 
 _WORDS = {
     "channel": "{path} waits for {of}",
-    "flags": "{path} waits for the flags of {of}",
+    "words": "{path} waits for the words of {of}",
     "ready": "{path} waits until {of} is staged",
     "entered": "{path} waits until the peers have entered the call",
     "left": "{path} waits until the peers have left the call",

@@ -61,7 +61,7 @@ def _awaited(plan: Plan, site: Site, index: int, rank: int) -> tuple[str, tuple[
         channel = plan.channel(site.of)
         silent = _raised_by(plan, channel, index, rank)
         return f"channel `{channel.tensor}` flag {index}, of {_whose(silent, rank)}", silent
-    if site.kind == "flags":
+    if site.kind == "words":
         channel = plan.channel(site.of)
         at = _element(plan, channel.tensor, index, rank)
         silent = _stored_by(plan, channel, at, rank)
