@@ -100,7 +100,7 @@ def test_a_chunk_longer_than_its_flags_waits_for_all_of_them() -> None:
 def test_a_copy_engine_with_two_flags_to_a_tile() -> None:
     """It sets the first of them, and nobody waits for the second."""
     plan = form("gemm_rs copy engine", 2, {"M": 16, "K": 4, "N": 4}, 2)
-    asked(with_axis(plan, "dst", 1, span=2))
+    assert_right(with_axis(plan, "dst", 1, span=2))
 
 
 # -------------------------------------------------------------------------------------------------------- dropped signals
