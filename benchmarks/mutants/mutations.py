@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from benchmarks.mutants.bodies import elsewhere, turned_around, with_body, with_op
+from tests.mapping.plans import unguarded
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
@@ -115,8 +116,8 @@ def _of_channel(plan: Plan, c: Channel) -> Iterator[Mutation]:
         yield Mutation(f"count off by one ({by:+d})", signal, _channel(plan, c, target=c.target + by))
     if c.adds:
         yield Mutation("epoch not advanced (expected)", signal, _channel(plan, c, target=F.of(0)))
-    if c.guard is not None and c.adds:
-        yield Mutation("count without its guard", signal, _channel(plan, c, guard=None))
+    if c.adds and unguarded(c) != c.target:
+        yield Mutation("count without its guard", signal, _channel(plan, c, target=unguarded(c)))
     if c.scope == "sys":
         yield Mutation("scope weakened", signal, _channel(plan, c, scope="gpu"))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.mutants.bodies import with_body, with_op
-from tests.mapping.plans import with_channel, with_step
+from tests.mapping.plans import unguarded, with_channel, with_step
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.host import CallEntry, Fork, HostStep, Join, Keep, Launch, Transfer
@@ -100,8 +100,8 @@ def other_target(rng: random.Random, plan: Plan) -> Plan | None:
 
 
 def other_guard(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.channels if c.guard is not None))
-    return None if c is None else with_channel(plan, c.tensor, guard=None)
+    c = _one(rng, tuple(c for c in plan.channels if unguarded(c) != c.target))
+    return None if c is None else with_channel(plan, c.tensor, target=unguarded(c))
 
 
 def weaker_scope(rng: random.Random, plan: Plan) -> Plan | None:

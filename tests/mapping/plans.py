@@ -9,6 +9,7 @@ from typing import Any
 
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend import trace
+from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
@@ -116,6 +117,14 @@ def form(name: str, ranks: int, sizes: Sizes, tile: int = 16, *, slots: int = 2)
 
 
 # ------------------------------------------------------------------------------------------------------- broken on purpose
+def unguarded(channel: Channel) -> F.Formula:
+    """How often its flags would be signalled without the tests above the notifies."""
+    target = channel.target
+    while isinstance(target, F.Binary) and target.op == "*" and F.is_truth(target.left):
+        target = target.right
+    return target
+
+
 def with_channel(plan: Plan, tensor: str, **changes: Any) -> Plan:
     def changed(c: Channel) -> Channel:
         return replace(c, **changes) if c.tensor == tensor else c

@@ -15,6 +15,7 @@ from tests.mapping.plans import (
     form,
     forms,
     plan_of,
+    unguarded,
     with_axis,
     with_channel,
     with_signal,
@@ -302,7 +303,7 @@ def test_a_copy_engine_does_not_wait_for_own_rows() -> None:
 
 def test_a_copy_engine_that_waits_for_own_rows_first() -> None:
     plan = waiting_for_own_rows_first()
-    plan = with_channel(plan, "matmul_out", rings=None, guard=None)
+    plan = with_channel(plan, "matmul_out", rings=None, target=unguarded(plan.channel("matmul_out")))
     assert_refused(plan, "TL605")
 
 

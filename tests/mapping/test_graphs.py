@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.mapping.oracle import assert_refused, assert_right
-from tests.mapping.plans import plan_of, with_step
+from tests.mapping.plans import plan_of, unguarded, with_step
 from tests.mapping.shelf import double, local
 from tests.mapping.shelf_graphs import both, sound_plan
 from tests.operators.language import gemm_rs_epilogue
@@ -200,9 +200,8 @@ def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
 def test_a_stream_that_waits_for_a_flag_needs_an_sm() -> None:
     """A doorbell is waited for without: so the matmul may have all SMs, and may not where there are flags instead."""
     plan = behind()
-    spoilt = replace(
-        plan, channels=tuple(replace(c, doorbells=False, counted=False, guard=None) for c in plan.channels)
-    )
+    flags = (replace(c, doorbells=False, counted=False, target=unguarded(c)) for c in plan.channels)
+    spoilt = replace(plan, channels=tuple(flags))
     assert plan.workers == plan.topology.device.sms
     assert_right(plan)
     assert_refused(spoilt, "TL613")

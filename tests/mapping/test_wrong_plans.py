@@ -14,7 +14,7 @@ import tilelink.language as tl
 from benchmarks.mutants.bodies import with_body
 from benchmarks.mutants.mappings import mappings
 from tests.mapping.oracle import assert_refused, assert_right
-from tests.mapping.plans import form, plan_of, with_axis, with_channel, with_signal, with_step
+from tests.mapping.plans import form, plan_of, unguarded, with_axis, with_channel, with_signal, with_step
 from tests.mapping.shelf import double, local
 from tests.operators.test_fused_tiles import of_two
 from tilelink import copy_engine, fused, operator, sms
@@ -62,7 +62,9 @@ def announced_here_and_written_there() -> Plan:
 
 
 def doorbells_that_nobody_rings() -> Plan:
-    return with_channel(small(CHUNKS), "matmul_out", rings=F.of(0), guard=None, counted=False)
+    plan = small(CHUNKS)
+    target = unguarded(plan.channel("matmul_out"))
+    return with_channel(plan, "matmul_out", rings=F.of(0), target=target, counted=False)
 
 
 def in_place() -> Plan:

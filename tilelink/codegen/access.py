@@ -18,7 +18,7 @@ from tilelink.ir.program import At, Expr, Gather, IndexEntry, OfTile, Whole
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
 
 Entries: TypeAlias = "Sequence[tuple[ViewAxis, IndexEntry]]"
 
@@ -257,7 +257,7 @@ def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather
 def tiles_of(scope: Scope, op: LoadOp | StoreOp) -> list[TileNames]:
     """Those of the axes that the block has which is loaded or stored."""
     tensor = scope.declared(op.param)
-    found = stored(tensor, index_of(scope, op))
+    found = stored(tensor, indexed(scope.step.step, op.param, op.index))
     return [_tile(scope, tensor, v, e) for v, e in found if isinstance(e, (OfTile, Whole))]
 
 
@@ -302,9 +302,3 @@ def _expand(block: int | None, blocks: int) -> str:
 
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]:, ]+", text) else f"({text})"
-
-
-def index_of(scope: Scope, op: LoadOp | StoreOp) -> Entries:
-    """Each axis of the program's view of a tensor, and where the index has it."""
-    step = scope.step.step
-    return list(zip(step.binding(op.param).view, entries(step, op.param, op.index), strict=True))

@@ -9,10 +9,8 @@ from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.lowered import Await, Copy, Op, Read, Write, walk
+from tilelink.ir.lowered import STAGE, Await, Copy, Op, Read, Write, walk
 from tilelink.ir.program import At, Expr, OfTile
-
-STAGE = "@stage"
 
 
 def emit_tile(scope: Scope) -> None:

@@ -24,6 +24,7 @@ from tilelink.ir.lowered import Await, For, formulas
 from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Store, Wait, walk
+from tilelink.ir.wiring import indexed
 
 
 def signal_made(mainloop: Scope, step: StepPlan) -> None:
@@ -114,7 +115,9 @@ def _columns(scope: Scope, step: StepPlan, subtile: str) -> TileNames:
 def _load(scope: Scope, op: Store) -> tuple[str, str]:
     """What the host has stored, by name, and the load that brings it back."""
     tensor, found = scope.declared(op.param), access.Accessed.of(scope.part.of(op))
-    where, mask = access.address(scope, scope.tensor(tensor.name), tensor, access.index_of(scope, op), found)
+    where, mask = access.address(
+        scope, scope.tensor(tensor.name), tensor, indexed(scope.step.step, op.param, op.index), found
+    )
     held = scope.forwarded[tensor.name] = scope.names.fresh(f"{tensor.name}_tile")
     return held, f"tl.load({where}{f', mask={mask}, other=0' if mask else ''})"
 

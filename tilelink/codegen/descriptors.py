@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.codegen import access
-from tilelink.codegen.access import expression, index_of, padded
+from tilelink.codegen.access import expression, padded
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
@@ -14,7 +14,7 @@ from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import extent
 from tilelink.ir.program import At, Bounds, IndexEntry, Load, OfTile, Store, Tiles, Whole, has_dot, walk
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import TensorDecl, ViewAxis
+from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def could_be_tma(scope: Scope, tensor: TensorDecl, loads: list[Load], *, always:
     Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
     """
     for op in loads:
-        index = index_of(scope, op)
+        index = indexed(scope.step.step, op.param, op.index)
         unnamed = [e.var for _, e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
         for var in unnamed:
             scope.tiles[var] = _of_loop(scope, var, always)

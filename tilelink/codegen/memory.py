@@ -6,13 +6,13 @@ from tilelink.codegen import access, descriptors, ll_protocol, ops, register_for
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir.program import At, Load, Store
-from tilelink.ir.wiring import TensorDecl
+from tilelink.ir.wiring import TensorDecl, indexed
 
 
 def load(scope: Scope, op: Load) -> None:
     tensor = scope.declared(op.param)
     held = scope.forwarded.get(tensor.name)
-    index = access.index_of(scope, op)
+    index = indexed(scope.step.step, op.param, op.index)
     name = scope.local(op.name)
     if held is None:
         _load_memory(scope, op, tensor, name)
@@ -30,7 +30,7 @@ def load(scope: Scope, op: Load) -> None:
 
 
 def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if: str | None = None) -> None:
-    index = access.index_of(scope, op)
+    index = indexed(scope.step.step, op.param, op.index)
     plain = op.other is None or op.other.text in ("0", "0.0")
     place = scope.places.get(tensor.name)
     found = descriptors.tma(scope, tensor, op, index) if plain and only_if is None else None
@@ -83,7 +83,7 @@ def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
 
 
 def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
-    index = access.index_of(scope, op)
+    index = indexed(scope.step.step, op.param, op.index)
     found = descriptors.tma(scope, tensor, op, index) if op.mask is None else None
     if found is not None and not found.transposed and (found.shape is None or found.block):
         value = f"tl.cast({value}, {TRITON_DTYPES[tensor.dtype]})"
@@ -95,7 +95,7 @@ def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
 
 
 def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, found: access.Accessed) -> None:
-    where, mask = access.address(scope, pointer, tensor, access.index_of(scope, op), found)
+    where, mask = access.address(scope, pointer, tensor, indexed(scope.step.step, op.param, op.index), found)
     masks = [m for m in (mask, expression(scope, op.mask) if op.mask is not None else None) if m]
     tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
     scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)

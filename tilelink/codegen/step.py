@@ -35,7 +35,9 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     inner, scope.lines = scope.lines, outer
     outer.extend(scope.carry)
     signals.notify_for_none(scope)
-    outer.add(f"for t in {_tiles_range(scope)}:", scope.tile_loc)
+    # The positions that a worker takes; fused with the loop inside a tile, where that is worth it and right.
+    flattens, span = _flattens(scope), f"worker, {scope.text(scope.step.total)}, workers"
+    outer.add(f"for t in {f'tl.range({span}, flatten=True)' if flattens else f'range({span})'}:", scope.tile_loc)
     outer.depth = 1
     order_lines(scope)
     outer.extend(tile_lines(scope, tiles))
@@ -43,17 +45,11 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     outer.extend(inner)
     # A notify may end in a branch of its own, inside the SHMEM function.
     branches = step.fused or outer.rows[-1][0] > 1 or _notifies(scope.part)
-    if branches and _flattens(scope):
+    if branches and flattens:
         outer.add("blocks.end_of_tile()")
     leading = ("worker", "workers", *(["epoch"] if file.lowered.by_epoch else []))
     functions.append(close(scope, scope.naming.functions[step.path], leading))
     return functions
-
-
-def _tiles_range(scope: Scope) -> str:
-    """The positions that a worker takes; fused with the loop inside a tile, where that is worth it and right."""
-    span = f"worker, {scope.text(scope.step.total)}, workers"
-    return f"tl.range({span}, flatten=True)" if _flattens(scope) else f"range({span})"
 
 
 def _flattens(scope: Scope) -> bool:

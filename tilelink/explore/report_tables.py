@@ -348,11 +348,10 @@ def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
     env = plan.env(rank)
     size = int(F.evaluate(c.flags, env))
     env = c.at(np.arange(size), env)
-    if not F.symbols(c.target) | F.symbols(c.guard or 1) <= env.keys():
+    if not F.symbols(c.target) <= env.keys():
         return [None]
     target = np.broadcast_to(F.evaluate(c.target, env), (size,))
-    guard = np.broadcast_to(F.evaluate(c.guard if c.guard is not None else 1, env), (size,))
-    return [int(v) for v in target[guard != 0]]
+    return [int(v) for v in target[target != 0]]
 
 
 # ------------------------------------------------------------------------------------------------- credits and the host

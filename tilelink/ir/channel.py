@@ -114,7 +114,7 @@ class ChannelAxis:
 class Channel:
     """The flags of one tensor: how many, which flag a position has, how often each is raised in a call.
 
-    `target`: notifies per call of flag (`c0`, `c1`, …), at the rank that holds the flags; a flag whose `guard` is 0 is
+    `target`: notifies per call of flag (`c0`, `c1`, …), at the rank that holds the flags; 0: it is
     not raised. `adds`: each notify adds 1; else it sets the epoch. `scope`: gpu (one rank's own counters) | sys.
     `doorbells`: a stream waits for workers of its own rank: whoever completes a flag rings its doorbell. `joined`: the offsets
     table that splits the tensor at run time: how many tiles that makes is known on the device only, so they are counted
@@ -125,7 +125,6 @@ class Channel:
     tensor: str
     axes: tuple[ChannelAxis, ...]
     target: Formula
-    guard: Formula | None
     adds: bool
     scope: str
     doorbells: bool = False
@@ -161,7 +160,7 @@ class Channel:
         return bool(F.evaluate(self.rings, self.at(flag, env)))
 
     def at(self, flag: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
-        """What symbols of `target`, `guard` and `rings` stand for at a flag, or at many."""
+        """What symbols of `target` and `rings` stand for at a flag, or at many."""
         known = {**env, "flag": flag}
         return {**env, **{f"c{k}": F.evaluate(index, known) for k, index in enumerate(self.indices(Sym("flag")))}}
 

@@ -26,23 +26,21 @@ class Arrivals:
     found: Matching
     axes: tuple[ChannelAxis, ...]
 
-    def expected(self) -> tuple[Formula | None, Formula]:
-        """(guard, target): notifies per call of flag (`c0`, …), over all programs and source ranks."""
-        each = [self._of(m) for m in self.found.told]
-        if len(each) == 1:
-            return each[0]
+    def expected(self) -> Formula:
+        """Notifies per call of flag (`c0`, …), over all programs and source ranks."""
         total: Formula = F.of(0)
-        for guard, target in each:
-            total = total + (target if guard is None else F.select(guard, target, 0))
-        return None, total
+        for m in self.found.told:
+            total = total + self._of(m)
+        return total
 
-    def _of(self, m: Match) -> tuple[Formula | None, Formula]:
+    def _of(self, m: Match) -> Formula:
         sources = self.sources(m)
         source = sources[0] if sources else m.producer.rank
         target = self._times(m, source)
         for other in sources[1:]:
             target = target * F.binary("==", source, other)
-        return notify_guard(m.producer, m.notify, source, self.axes), target
+        guard = notify_guard(m.producer, m.notify, source, self.axes)
+        return target if guard is None else F.select(guard, target, 0)
 
     def _times(self, m: Match, source: Formula) -> Formula:
         """Notifies of one kind: a product of one-axis counts."""

@@ -46,20 +46,19 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     # Of what is pulled the source is the rank that it is pulled from, which has made it, or else whoever writes it there.
     if (pulled and not by_part) or (untold and (pulled or adds)):
         axes = (ChannelAxis(None, "unit", ranks_along(along), 1, along, every=not pulled or by_part), *axes)
-    guard, target = Arrivals(found, axes).expected()
+    target = Arrivals(found, axes).expected()
     # A function by panels leaves out runs, or waits for one again with its next tile: no doorbell would be heard just once.
     hearing = [not m.consumer.engine.compares and not m.consumer.by_panels for m in found.matches]
     rings = None if remote else _rings(found, axes, least)
     scope = "sys" if remote or not adds else "gpu"
     counted = all(hearing) and scope == "gpu" and joined is None
     if counted and rings is not None:
-        guard = rings if guard is None else F.binary("and", guard, rings)
+        target = F.select(rings, target, 0)
     return Channel(
         name=tensor.name,
         tensor=tensor.name,
         axes=axes,
         target=target,
-        guard=guard,
         adds=adds,
         scope=scope,
         doorbells=any(hearing) and scope == "gpu",

@@ -59,7 +59,9 @@ def _takes_an_sm(table: Table, e: Executor) -> bool:
         return True
     rows = [r for r in table.rows if r.executor is e and isinstance(r.op, Read | Write)]
     within = [_stays(r) for r in rows if isinstance(r.op, Write)]
-    return any(within) and not _comes_first(table, e)
+    # Where all workers begin when it has ended, there is room.
+    workers = [other.name for other in table.lowered.executors if other.engine.sm == "worker"]
+    return any(within) and not all(e.name in table.ended[name] for name in workers)
 
 
 def _stays(row: Row) -> bool:
@@ -69,11 +71,6 @@ def _stays(row: Row) -> bool:
     for condition in row.taken:
         found = found & condition
     return bool(np.any(found))
-
-
-def _comes_first(table: Table, e: Executor) -> bool:
-    """Whether all workers begin when it has ended."""
-    return all(e.name in table.ended[other.name] for other in table.lowered.executors if other.engine.sm == "worker")
 
 
 __all__ = ["crowded"]

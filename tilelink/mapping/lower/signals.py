@@ -23,8 +23,7 @@ def flags_of(plan: Plan, c: Channel) -> Flags:
     if not c.adds or plan.epoch_signalled:
         return Flags(c.name, c.flags, style="epoch", scope=c.scope)
     at = c.indices(Sym("flag"))
-    arrivals = c.target if c.guard is None else F.select(c.guard, c.target, 0)
-    arrivals = F.substitute(arrivals, {f"c{k}": index for k, index in enumerate(at)})
+    arrivals = F.substitute(c.target, {f"c{k}": index for k, index in enumerate(at)})
     if c.counted:
         return Flags(c.name, c.flags, arrivals, "doorbell", c.scope)
     return Flags(c.name, c.flags, arrivals, "count", c.scope, _rung(c, at) if c.doorbells else None, c.joined)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, symbols
 from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Tiles
-from tilelink.ir.wiring import Step, entries
+from tilelink.ir.wiring import Step, indexed
 
 Token: TypeAlias = "Formula | int"
 """A test: what it computes, where positions alone decide it; else the one `if` it stands in."""
@@ -87,12 +87,10 @@ def _names(expr: Expr) -> frozenset[str]:
 def fact(step: Step, param: str, index: Index | None, when: When, loc: Loc) -> Fact:
     """An axis that the parameter's view does not name is this rank's own slice: there is nothing to tell apart. One that
     the tensor does not have says whose instance it is."""
-    binding = step.binding(param)
     placed = tuple(
-        (v.axis if v.axis is not None else WHOSE, entry(e, local=v.local))
-        for v, e in zip(binding.view, entries(step, param, index), strict=True)
+        (v.axis if v.axis is not None else WHOSE, entry(e, local=v.local)) for v, e in indexed(step, param, index)
     )
-    return Fact(binding.tensor, placed, when, loc)
+    return Fact(step.binding(param).tensor, placed, when, loc)
 
 
 @dataclass(slots=True)
