@@ -104,9 +104,5 @@ def _stored_by(plan: Plan, channel: Channel, at: dict[int, int], rank: int) -> t
 
 def _raised_by(plan: Plan, channel: Channel, flag: int, rank: int) -> tuple[int, ...]:
     """The ranks that signal a flag, seen from the rank that waits for it; none where the plan cannot tell."""
-    env = dict(plan.env(rank))
-    for k in reversed(range(len(channel.axes))):
-        count = max(1, int(F.evaluate(channel.axes[k].count, env)))
-        env[f"c{k}"] = flag % count
-        flag //= count
+    env = channel.at(flag, plan.env(rank))
     return tuple(dict.fromkeys(int(F.evaluate(source, env)) for source in raising(plan, channel)))

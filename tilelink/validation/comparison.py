@@ -269,7 +269,9 @@ class Comparison:
     def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
         for stream, executors in {MAIN: [], **self._streams}.items():
             said = [s for e, k in executors for i in range(len(e.loops)) for s in self._turns(e, i, k, facts.rank)]
-            said = [replace(s, at=at) for at, s in enumerate(s for s in said if self._host_says(s))]
+            # What kernels of the call's entry and exit do is compared by itself.
+            said = [s for s in said if s.kind != "signal" or s.name not in STATES]
+            said = [replace(s, at=at) for at, s in enumerate(said)]
             there = stream + (stream != MAIN)  # side streams follow one that is nobody's
             mine = {line: es for line, es in lines.items() if line.stream == there and self._streams_own(line)}
             events = sorted((e for es in mine.values() for e in es), key=lambda e: e.at)
@@ -281,10 +283,6 @@ class Comparison:
     @staticmethod
     def _streams_own(line: Line) -> bool:
         return line.worker is None or line.kernel == AWAIT_FLAG
-
-    def _host_says(self, s: Said) -> bool:
-        """What kernels of the call's entry and exit do is compared by itself."""
-        return not (s.kind == "signal" and s.name in STATES)
 
     def _turns(self, executor: Executor, i: int, k: int, rank: int) -> Iterator[Said]:
         for t, tile in enumerate(self.tiles(executor, i, rank)):
