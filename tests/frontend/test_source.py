@@ -11,7 +11,7 @@ import pytest
 
 from tests.frontend.harness import HEADER, load, message, run_cell
 from tilelink.errors import Loc
-from tilelink.frontend import Program, capture, parse_signature, program
+from tilelink.frontend import Program, parse_signature, program
 from tilelink.ir.program import Let, Notify
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +160,7 @@ def test_the_same_function_twice_with_other_names() -> None:
 def test_text_that_python_does_not_keep() -> None:
     namespace: dict[str, Callable[..., object]] = {}
     exec("def f(a, out):\n    pass\n", namespace)
-    assert message(lambda: capture(namespace["f"], parse_signature("M -> M"))) == (
+    assert message(lambda: Program(namespace["f"], parse_signature("M -> M"), "f").captured) == (
         "TL110: the source of `f` cannot be read\n"
         "  why: Python does not keep the text of what is typed at its prompt or run by `exec`\n"
         "  do:  put it into a file or a notebook cell, and import or run that again"
@@ -184,7 +184,7 @@ BODY = "def f(a, out):\n    m = tl.tile_id(out)\n    tl.tile_store(out, m, tl.ti
 def test_a_file_that_has_changed(tmp_path: Path, changed: str) -> None:
     module = load(tmp_path, HEADER + BODY)
     (tmp_path / "user.py").write_text(changed)
-    assert message(lambda: capture(module.f, parse_signature("M -> M")), tmp_path) == (
+    assert message(lambda: Program(module.f, parse_signature("M -> M"), "f").captured, tmp_path) == (
         "TL110: the source of `f` cannot be read\n"
         "  why: user.py has changed since it was imported\n"
         "  do:  put it into a file or a notebook cell, and import or run that again"
@@ -194,7 +194,7 @@ def test_a_file_that_has_changed(tmp_path: Path, changed: str) -> None:
 def test_a_file_that_has_changed_elsewhere(tmp_path: Path) -> None:
     module = load(tmp_path, HEADER + BODY + "x = 1\n")
     (tmp_path / "user.py").write_text(HEADER + BODY.replace("* 2)", "*  2)  # twice") + "x = 2\n")
-    assert capture(module.f, parse_signature("M -> M")).name == "f"
+    assert Program(module.f, parse_signature("M -> M"), "f").captured.name == "f"
 
 
 def test_a_helper_whose_file_has_changed(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_helper_whose_file_has_changed(tmp_path: Path) -> None:
     module = load(tmp_path, HEADER + helper + program_)
     (tmp_path / "user.py").write_text(HEADER + helper.replace("* 2", "* 3") + program_)
     assert "TL110: the source of `twice` cannot be read" in message(
-        lambda: capture(module.f, parse_signature("M -> M"))
+        lambda: Program(module.f, parse_signature("M -> M"), "f").captured
     )
 
 

@@ -1,12 +1,11 @@
 """Reads what users write: signatures, tile programs, operators.
 
-Takes: Python functions and signature text. Gives: `ir.TileProgram` (`capture`) and `ir.Wiring` (`trace`).
+Takes: Python functions and signature text. Gives: `ir.TileProgram` (`Program.captured`) and `ir.Wiring` (`trace`).
 Knows: Python's `ast`, the lark grammars, scopes.
 Never knows: rank numbers, channels, Triton text beyond the expressions that users wrote; torch, triton.
 """
 
 from tilelink.frontend.binding import check_keywords, sizes_of
-from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
 from tilelink.frontend.outside import Found, Outside, found_by
 from tilelink.frontend.program import Program, program
@@ -23,7 +22,6 @@ __all__ = [
     "Program",
     "SymbolicTensor",
     "bind_sizes",
-    "capture",
     "check_keywords",
     "found_by",
     "inline",

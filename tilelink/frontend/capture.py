@@ -29,24 +29,17 @@ OF_A_USE = MappingProxyType(
 """Keywords that every call of a program takes."""
 
 
-def capture(fn: Callable[..., Any], signature: Signature, name: str | None = None) -> TileProgram:
-    """Reads a tile program from its source.
+def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[TileProgram, tuple[Found, ...]]:
+    """Reads a tile program from its source; with what it was found to read outside of itself.
 
     Args:
         fn: the function as the user wrote it.
         signature: shapes of its parameters, in order.
-        name: what schedules call it; the function's name by default.
+        name: what schedules call it.
 
     Raises:
         TilelinkError: TL110 to TL164, each with the user's own line.
     """
-    return captured(fn, signature, name)[0]
-
-
-def captured(
-    fn: Callable[..., Any], signature: Signature, name: str | None = None
-) -> tuple[TileProgram, tuple[Found, ...]]:
-    """The same, and what it was found to read outside of itself."""
     source = read_source(plain_function(fn))
     params, constants = _tensors(source, signature), _constants(source, signature)
     helpers = Helpers(VOCABULARY)
@@ -69,7 +62,7 @@ def captured(
             why = "a program and its helpers are written into one file"
             raise TilelinkError("TL126", message, loc=header, why=why, hint="rename one of them")
     program = TileProgram(
-        name=name or source.node.name,
+        name=name,
         signature=signature,
         params=params,
         constants=constants,

@@ -17,7 +17,7 @@ from tilelink.frontend.binding import (
     unknown_keyword,
     wrong_count,
 )
-from tilelink.frontend.capture import captured
+from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
 from tilelink.frontend.progress import NOWHERE, Trace, called_in, tracing
@@ -58,7 +58,7 @@ class Program:
             TilelinkError: TL110 to TL164.
         """
         if self._captured is None or self._outside.changed():
-            self._captured, found = captured(self.function, self.signature, self.name)
+            self._captured, found = capture(self.function, self.signature, self.name)
             self._outside = Outside(found)
         return self._captured
 

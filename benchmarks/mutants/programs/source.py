@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tilelink.frontend import capture
+from tilelink.frontend import Program
 from tilelink.ir.program import TileProgram
 
 NUMBERS: Mapping[str, bool | int | str] = MappingProxyType(
@@ -41,7 +41,7 @@ class Source:
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         names = {**self.module, **NUMBERS}
         exec(compile(text, name, "exec"), names)
-        return capture(names[node.name], self.program.signature, self.program.name)
+        return Program(names[node.name], self.program.signature, self.program.name).captured
 
 
 def source_of(program: TileProgram) -> Source:
