@@ -25,13 +25,13 @@ from rich.table import Table
 
 import tilelink
 from benchmarks.operator_cases import CASES, Draw
+from tests.mapping.plans import verify
 from tilelink import Operator, ops
 from tilelink.bench.running import commit
 from tilelink.frontend import trace
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import make_plan
-from tilelink.mapping.judge import verify
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.compiled import emitted

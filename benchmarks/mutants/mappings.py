@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from tests.mapping.plans import verify
 from tilelink import copy_engine, fused, library, ops, sms
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, constants_of, numbers_of
@@ -17,7 +18,6 @@ from tilelink.ir.shape import RANK_AXIS, Dim, Shape, Sum
 from tilelink.ir.topology import Device, Topology
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping import make_plan
-from tilelink.mapping.judge import verify
 from tilelink.pipeline.operator import Operator
 
 TILE = 16

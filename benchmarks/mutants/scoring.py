@@ -10,9 +10,9 @@ from benchmarks.mutants.mappings import Mapping
 from benchmarks.mutants.mutations import Mutation, mutations
 from benchmarks.mutants.simulating import Adversary, Results, Seen, noticed, results_of
 from benchmarks.mutants.table import Row
+from tests.mapping.plans import verify
 from tilelink.codegen.syntax import check_text
 from tilelink.errors import TilelinkError
-from tilelink.mapping.judge import verify
 
 UNRUNNABLE = (AssertionError, LookupError, ValueError)
 """What the runtime says of a refused plan that means nothing to it."""

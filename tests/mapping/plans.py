@@ -14,8 +14,10 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
 from tilelink.ir.topology import Device, RankAxis, Topology
+from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
+from tilelink.mapping.judge import judge
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
 Sizes = dict[str, int]
@@ -114,6 +116,14 @@ def forms(tile: int = 16) -> dict[str, tuple[Operator, dict[str, Placement]]]:
 def form(name: str, ranks: int, sizes: Sizes, tile: int = 16, *, slots: int = 2) -> Plan:
     operator, placements = forms(tile)[name]
     return plan_of(operator.schedule(placements), ranks, sizes, slots=slots)
+
+
+def verify(plan: Plan) -> Verdict:
+    """The verdict of a plan that is not refused."""
+    verdict = judge(plan)
+    if verdict.error is not None:
+        raise verdict.error
+    return verdict
 
 
 # ------------------------------------------------------------------------------------------------------- broken on purpose

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mapping.oracle import assert_right
-from tests.mapping.plans import form, forms
+from tests.mapping.plans import form, forms, verify
 from tests.selection import sampled
 from tilelink.ir.plan import Plan
-from tilelink.mapping.judge import verify
 
 NAMES = sorted(forms())
 ROWS = (lambda _: 1, lambda _: 3, lambda r: 16 * r, lambda r: 33 * r, lambda r: 997 * r, lambda r: 997 * r - 5)

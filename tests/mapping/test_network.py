@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mapping.plans import forms, wiring_of
+from tests.mapping.plans import forms, verify, wiring_of
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.schedule import Sms
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import make_plan
-from tilelink.mapping.judge import verify
 from tilelink.ops import ag_gemm
 
 SIZES = {"M": 64, "K": 32, "N": 48}

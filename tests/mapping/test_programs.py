@@ -13,12 +13,11 @@ import tilelink.language as tl
 from benchmarks.mutants.bodies import with_body
 from tests.frontend.harness import load, message
 from tests.mapping.oracle import asked, assert_right
-from tests.mapping.plans import form, plan_of
+from tests.mapping.plans import form, plan_of, verify
 from tilelink import Operator, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Expr, If, Loop, Notify, Op, Store, Tiles, Wait
-from tilelink.mapping.judge import verify
 from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 

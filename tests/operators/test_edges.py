@@ -10,11 +10,11 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.mapping.plans import verify
 from tests.mapping.shelf import double
 from tests.operators.problems import part
 from tilelink import TilelinkError
 from tilelink.ir.topology import Topology
-from tilelink.mapping.judge import verify
 from tilelink.ops.programs import gather, move, reduce, scatter
 
 M, N, CALLS = 37, 20, 3

@@ -12,7 +12,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_right
-from tests.mapping.plans import plan_of
+from tests.mapping.plans import plan_of, verify
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.problems import AG, RS, Kind, assert_calls
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
@@ -22,7 +22,6 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
 from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
 from tilelink.ir.topology import Device
-from tilelink.mapping.judge import verify
 from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.ops.programs import gather, matmul

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import tilelink
+from tests.mapping.plans import verify
 from tilelink import TilelinkError
 from tilelink.ir.host import Launch
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
-from tilelink.mapping.judge import verify
 
 FILE = Path(__file__).parents[2] / "examples" / "m2n.py"
 

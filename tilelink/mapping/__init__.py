@@ -6,7 +6,6 @@ Never knows: source text, pointers, torch, triton.
 """
 
 from tilelink.mapping.arrivals import raising
-from tilelink.mapping.judge import verify
 from tilelink.mapping.placement import placement_of
 from tilelink.mapping.planning import make_plan
 
@@ -14,5 +13,4 @@ __all__ = [
     "make_plan",
     "placement_of",
     "raising",
-    "verify",
 ]

@@ -24,25 +24,15 @@ RULES: tuple[tuple[str, Callable[[Plan], str]], ...] = (
 """What programs have to be by themselves, and what a plan has to be to have a meaning."""
 
 
-def verify(plan: Plan) -> Verdict:
-    """Show that a plan computes what its programs say, on every rank and in every order of events.
-
-    A plan with raw pointers is neither proved nor refused: its verdict is not `ok` and has no `error`.
-
-    Raises:
-        TilelinkError: TL602 a load without its wait, TL603 a store without its notify, TL604 coverage,
-            TL605 deadlock, TL606 not proven, TL607 counts, TL609 a dependence that nothing keeps, TL610 a missing credit,
-            TL611 bounds, TL612 a signal that does not reach far enough, TL613 no SM for a kernel beside others, or for what a
-            stream does, TL614 data decides and nothing is declared.
-    """
-    verdict = judge(plan)
-    if verdict.error is not None:
-        raise verdict.error
-    return verdict
-
-
 def judge(plan: Plan) -> Verdict:
-    """The same as a verdict in any case: with the diagnostic, and an interleaving that goes wrong where there is one."""
+    """Show that a plan computes what its programs say, on every rank and in every order of events; or give the diagnostic, and
+    an interleaving that goes wrong where there is one.
+
+    A plan with raw pointers is neither proved nor refused: its verdict is not `ok` and has no `error`. Others are: TL602 a load
+    without its wait, TL603 a store without its notify, TL604 coverage, TL605 deadlock, TL606 not proven, TL607 counts, TL609 a
+    dependence that nothing keeps, TL610 a missing credit, TL611 bounds, TL612 a signal that does not reach far enough, TL613 no
+    SM for a kernel beside others, or for what a stream does, TL614 data decides and nothing is declared.
+    """
     return judged(plan)[0]
 
 

@@ -14,6 +14,7 @@ from benchmarks.mutants.programs.changes import Change, changes
 from benchmarks.mutants.programs.sites import Reading
 from benchmarks.mutants.programs.source import Source, source_of
 from benchmarks.mutants.simulating import Adversary, OutOfTime, Results, results_of
+from tests.mapping.plans import verify
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.wiring import with_distances
 from tilelink.ir.plan import Plan, StepPlan
@@ -22,7 +23,6 @@ from tilelink.ir.schedule import CopyEngine, Library, Placement, Sms
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Step
 from tilelink.mapping import make_plan
-from tilelink.mapping.judge import verify
 
 RUNS = (Adversary(0, None), Adversary(1, 0))
 OTHERWISE = Adversary(0, None, unwritten=1)
