@@ -18,8 +18,6 @@ SAME = {
     "TL312": "mapping/placement_rules mapping/sequence",
     "TL313": "mapping/kernels mapping/placement_rules",
     "TL321": "mapping/channels mapping/granularity",
-    "TL423": "runtime/peer/streams runtime/simulated/streams",
-    "TL424": "runtime/peer/streams runtime/simulated/interpreter",
     "TL450": "runtime/launching runtime/simulated/interpreter",
     "TL454": "runtime/launching runtime/processes runtime/simulated/backend",
     "TL473": "pipeline/contracts runtime/watchdog",

@@ -54,6 +54,7 @@ class Compiled:
 class Kernel:
     """A JITFunction with parameters `rows`, `count` and `out`."""
 
+    __name__ = "kernel"
     arg_names = ("rows", "count", "out")
 
     def __init__(self) -> None:

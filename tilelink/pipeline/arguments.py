@@ -332,33 +332,26 @@ def check_results(
             hint="pass one for each, or none",
         )
     for out, (_, shape, dtype) in zip(outs, results, strict=False):
-        if out is not None:
-            check_result(name, out, shape, dtype, device, loc)
+        got = "" if out is None else _unlike(out, shape, dtype, device)
+        if got:
+            raise TilelinkError(
+                "TL226",
+                f"`out` of `{name}` is {got}",
+                loc=loc,
+                why=f"the result on this rank is a contiguous {shape} of {dtype}",
+                hint="pass such a tensor, or none",
+            )
 
 
-def check_result(
-    name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, loc: Loc
-) -> None:
-    """`out` can hold a result of this shape and dtype.
-
-    Raises:
-        TilelinkError: TL226.
-    """
+def _unlike(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
+    """What `out` is, where it cannot hold a result of this shape and dtype."""
     import torch
 
-    if isinstance(out, torch.Tensor):
-        strided = out.layout is torch.strided
-        if (tuple(out.shape), out.dtype, out.device) == (shape, dtype, device) and strided and out.is_contiguous():
-            return
-        got = f"{tuple(out.shape)} {out.dtype}" + ("" if out.device == device else f" on {out.device}")
-        got += f" with strides {out.stride()}" if strided and not out.is_contiguous() else ""
-        got += "" if strided else f", {str(out.layout).removeprefix('torch.')}"
-    else:
-        got = type(out).__name__
-    raise TilelinkError(
-        "TL226",
-        f"`out` of `{name}` is {got}",
-        loc=loc,
-        why=f"the result on this rank is a contiguous {shape} of {dtype}",
-        hint="pass such a tensor, or none",
-    )
+    if not isinstance(out, torch.Tensor):
+        return type(out).__name__
+    strided = out.layout is torch.strided
+    if (tuple(out.shape), out.dtype, out.device) == (shape, dtype, device) and strided and out.is_contiguous():
+        return ""
+    got = f"{tuple(out.shape)} {out.dtype}" + ("" if out.device == device else f" on {out.device}")
+    got += f" with strides {out.stride()}" if strided and not out.is_contiguous() else ""
+    return got + ("" if strided else f", {str(out.layout).removeprefix('torch.')}")

@@ -66,10 +66,9 @@ class Written:
 
     def refused(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> TilelinkError | None:
         """TL240, TL244 to TL246: why a call must not write what it would; None: it may."""
-        if torch.is_grad_enabled():
-            for number, t in enumerate(self._targets(tensors, outs)):
-                if t is not None and t.requires_grad:
-                    return self._differentiable(self._numbers(len(outs))[number])
+        leaves = [t is not None and t.requires_grad for t in self._targets(tensors, outs)]
+        if True in leaves and torch.is_grad_enabled():
+            return self._differentiable(self._numbers(len(outs))[leaves.index(True)])
         begins = tuple([0 if t is None else t.data_ptr() for t in (*tensors, *outs)])
         if self.apart.get(begins):
             return None

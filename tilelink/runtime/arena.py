@@ -120,7 +120,7 @@ class Arenas:
 
     def place(self, tensor: torch.Tensor) -> Place | None:
         """Where in memory of `tilelink.empty` the tensor begins; None: elsewhere. Without elements it begins nowhere."""
-        found = self.find(tensor) if self.emptied else None
+        found = self.find(tensor)
         if found is None or not found.number:
             return None
         return found.number, tensor.data_ptr() - found.local.data_ptr()

@@ -11,10 +11,11 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import platformdirs
+from filelock import FileLock
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
@@ -88,6 +89,27 @@ def replace(path: Path, text: str) -> None:
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def made(path: Path, make: Callable[[], str], seconds: float) -> bytes:
+    """What a file holds; where there is none, it is written first, by one process of those that ask at a time.
+
+    Args:
+        seconds: to wait for the others.
+
+    Raises:
+        TilelinkError: TL407, TL403.
+    """
+    with writing(path):
+        found = read(path)
+        if found is None:
+            with FileLock(path.with_suffix(".lock"), timeout=seconds):
+                found = read(path)
+                if found is None:
+                    text = make()
+                    replace(path, text)
+                    found = text.encode()
+        return found
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 import torch
-from filelock import FileLock
 from triton.compiler.errors import CompilationError
 from triton.language.semantic import IncompatibleTypeErrorImpl
 from triton.runtime.jit import JITFunction
@@ -152,25 +151,14 @@ def _import(module_name: str, saved: tuple[Path, str]) -> ModuleType:
 
 
 def _saved(file_name: str, text: str) -> tuple[Path, str]:
-    path = cache.directory("kernels") / file_name
-    with cache.writing(path):
-        if not _holds(path, text):
-            with FileLock(path.with_suffix(".lock"), timeout=60):
-                if not _holds(path, text):
-                    cache.replace(path, text)
-    return path, text
-
-
-def _holds(path: Path, text: str) -> bool:
-    """Whether the file is there.
-
-    Raises:
-        TilelinkError: TL407, it is not what was written there.
     """
-    found = cache.read(path)
-    if found not in (None, text.encode()):
+    Raises:
+        TilelinkError: TL407, the file is not what was written there.
+    """
+    path = cache.directory("kernels") / file_name
+    if cache.made(path, lambda: text, seconds=60) != text.encode():
         raise cache.changed(path, "has another text than the one that its name stands for")
-    return found is not None
+    return path, text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

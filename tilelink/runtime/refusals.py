@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -206,6 +206,40 @@ def reported(rank: int, message: str) -> TilelinkError:
         f"rank {rank} reports: {message}",
         why="a call is collective: what goes wrong on one rank leaves no result on any",
         hint="see what that rank prints",
+    )
+
+
+def check_arguments(kernel: str, parameters: Iterable[str], given: Iterable[str]) -> None:
+    """Raises:
+    TilelinkError: TL424, a kernel's arguments are not its parameters.
+    """
+    missing, unknown = sorted({*parameters} - {*given}), sorted({*given} - {*parameters})
+    if missing or unknown:
+        said = f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+        raise TilelinkError(
+            "TL424",
+            f"kernel {kernel} gets other arguments than it has parameters; {said}",
+            why="arguments are passed by name, all of them",
+            hint="emit the file again; if that does not help, report this",
+        )
+
+
+def check_copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Raises:
+    TilelinkError: TL423, the two sides of a copy differ.
+    """
+    if target.shape != source.shape or target.dtype != source.dtype:
+        raise no_copy(target, source, "a copy engine moves bytes: both sides have one shape and one dtype")
+
+
+def no_copy(target: torch.Tensor, source: torch.Tensor, why: str) -> TilelinkError:
+    """TL423: no engine copies the one to the other."""
+    here, there = (f"{t.dtype} of shape {tuple(t.shape)} and strides {t.stride()}" for t in (source, target))
+    return TilelinkError(
+        "TL423",
+        f"no copy engine copies {here} to {there}",
+        why=why,
+        hint="pass tensors of one shape and dtype whose last axis is contiguous",
     )
 
 

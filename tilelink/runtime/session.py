@@ -166,7 +166,8 @@ class Session:
 
     def shares(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies in memory that `empty` gave."""
-        return self.backend.arenas.place(tensor) is not None
+        arenas = self.backend.arenas
+        return arenas.emptied > 0 and arenas.place(tensor) is not None
 
     def close(self, key: object) -> None:
         """Free what the operator took, here and in the sub-groups. Collective; harmless when repeated."""

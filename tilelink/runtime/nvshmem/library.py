@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import triton
-from filelock import FileLock
 from triton._C import libtriton
 
 from tilelink.device.nvshmem import CALLS
@@ -44,9 +43,7 @@ def called(library: Path) -> Path:
     told = f"{library} {found.st_size} {found.st_mtime_ns} {triton.__version__} {caller}"
     key = hashlib.sha256(told.encode()).hexdigest()[:16]
     path = cache.directory("kernels") / f"{library.stem}_{key}.ll"
-    with cache.writing(path), FileLock(path.with_suffix(".lock"), timeout=120):
-        if cache.read(path) is None:
-            cache.replace(path, _linked(caller, library))
+    cache.made(path, lambda: _linked(caller, library), seconds=120)
     return path
 
 

@@ -16,6 +16,7 @@ from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor, merged
 from tilelink.runtime.kernels import compiling
 from tilelink.runtime.peer import driver
+from tilelink.runtime.refusals import check_arguments, check_copy, no_copy
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The geometry of a strided copy: tensors -> pieces that one driver call each can move.
@@ -45,11 +46,10 @@ def pieces(target: torch.Tensor, source: torch.Tensor) -> tuple[Piece, ...]:
     Raises:
         TilelinkError: TL423, shapes or dtypes differ, or rows are not contiguous.
     """
-    if target.shape != source.shape or target.dtype != source.dtype:
-        raise _refused(target, source, "shapes and dtypes must agree")
+    check_copy(target, source)
     found = _pieces(tuple(target.shape), target.stride(), source.stride(), target.element_size())
     if found is None:
-        raise _refused(target, source, "a copy engine moves rows whose elements follow one another")
+        raise no_copy(target, source, "a copy engine moves rows whose elements follow one another")
     return found
 
 
@@ -81,19 +81,6 @@ def _pieces(
         )
         for at in starts
     )
-
-
-def _refused(target: torch.Tensor, source: torch.Tensor, why: str) -> TilelinkError:
-    return TilelinkError(
-        "TL423",
-        f"no copy engine copies {_layout(source)} to {_layout(target)}",
-        why=why,
-        hint="pass tensors of one shape and dtype whose last axis is contiguous",
-    )
-
-
-def _layout(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype} of shape {tuple(tensor.shape)} and strides {tensor.stride()}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -143,8 +130,7 @@ class Launcher:
     def load(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> tuple[Any, list[Any]]:
         """The compiled kernel, loaded and checked, and the values to start it with in order; raises as `launch`."""
         values = {name: self._value(name, value) for name, value in args.items()}
-        if values.keys() != set(kernel.arg_names):
-            raise _mismatch(kernel.arg_names, values)
+        check_arguments(kernel.__name__, kernel.arg_names, values)
         compiled = self._compiled(kernel, options, dict(grid=(workers,), **self._options, **values))
         _ = compiled.run  # loads it, which checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
@@ -197,17 +183,6 @@ class Launcher:
                 hint=f"move it: {name}.to({str(self.device)!r})",
             )
         return tensor
-
-
-def _mismatch(parameters: list[str], values: Mapping[str, Any]) -> TilelinkError:
-    missing = ", ".join(name for name in parameters if name not in values) or "none"
-    unknown = ", ".join(sorted(values.keys() - set(parameters))) or "none"
-    return TilelinkError(
-        "TL424",
-        f"a kernel's arguments are not its parameters; missing: {missing}; unknown: {unknown}",
-        why="arguments are passed by name, all of them",
-        hint="emit the file again; if that does not help, report this",
-    )
 
 
 HIGH_PRIORITY = -1

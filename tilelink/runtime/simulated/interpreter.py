@@ -318,30 +318,11 @@ def _by_name(slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return find
 
 
-def check_arguments(kernel: JITFunction, args: Mapping[str, Any]) -> None:
-    """What a launch could not start with, said at the launch.
-
-    Raises:
-        TilelinkError: TL424, TL426.
-    """
-    names = {p.name for p in kernel.params}
-    if names != set(args):
-        missing, unknown = sorted(names - set(args)), sorted(set(args) - names)
-        raise TilelinkError(
-            "TL424",
-            f"kernel {kernel.fn.__name__} gets other arguments than it has parameters",
-            why=f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}",
-        )
-    for name, value in args.items():
-        if isinstance(value, Descriptor):
-            _tensor_descriptor(name, value)
-
-
 def _argument(name: str, value: Any) -> Any:
-    return stock._implicit_cvt(_tensor_descriptor(name, value) if isinstance(value, Descriptor) else value)
+    return stock._implicit_cvt(tensor_descriptor(name, value) if isinstance(value, Descriptor) else value)
 
 
-def _tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
+def tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
     if not descriptor.tensor.numel():
         # An empty tensor has no address and no tile. This memory is nobody's: to touch it is an error.
         descriptor = Descriptor(

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import AWAIT_FLAG
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.kernels import LINES, interpreting
 from tilelink.runtime.memory import extent
+from tilelink.runtime.refusals import check_arguments, check_copy
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
-from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
+from tilelink.runtime.simulated.interpreter import Interpreter, tensor_descriptor
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
 
@@ -96,7 +96,10 @@ class SimulatedStream:
             TilelinkError: TL424 arguments and parameters differ, TL426 a tensor has no TMA descriptor.
         """
         del options
-        check_arguments(kernel, args)
+        check_arguments(kernel.__name__, kernel.arg_names, args)
+        for name, value in args.items():
+            if isinstance(value, Descriptor):
+                tensor_descriptor(name, value)
         file = inspect.getsourcefile(kernel.fn) or ""
         lines = kernel.fn.__globals__.get(LINES, ())
         launch = Launch(kernel.fn.__name__, file, self._index, workers, _named(args), lines=lines)
@@ -104,12 +107,7 @@ class SimulatedStream:
         self._push(lambda: self._run_kernel(kernel, launch, kept))
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        if target.shape != source.shape or target.dtype != source.dtype:
-            raise TilelinkError(
-                "TL423",
-                f"a copy from {_kind(source)} to {_kind(target)}",
-                why="a copy engine moves bytes: both sides have one shape and one dtype",
-            )
+        check_copy(target, source)
         self._push(lambda: self._run_copy(target, source))
 
     def apply(
@@ -300,10 +298,6 @@ def _poison(output: torch.Tensor) -> torch.Tensor:
     """By which a function that reads what it is to write, or leaves some of it out, is found out."""
     made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8, device="cpu")
     return made.view(output.dtype).view(output.shape)
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 
 def _tensors(args: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
