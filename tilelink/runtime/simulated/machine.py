@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Literal
@@ -29,7 +29,7 @@ from tilelink.runtime.simulated.agents import (
     innermost,
     named,
 )
-from tilelink.runtime.simulated.memory import MemoryMap, Region, StoreBuffer, WildAccess, block_of
+from tilelink.runtime.simulated.memory import Histories, MemoryMap, Region, StoreBuffer, WildAccess, block_of
 from tilelink.runtime.simulated.scheduler import Scheduler
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,45 +121,8 @@ class Recorder:
         return max((r.until for r in self.records), default=0.0)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# When, in simulated time, a flag came to hold a value.
-#
-# Coroutines do not run in the order of their clocks, so a waiter may find a flag far beyond what it waits for. What it
-# has to wait for in simulated time is the write that first satisfied it.
-
 WORD = 8
 """Bytes."""
-
-
-class FlagClocks:
-    """Per flag, its values and when they can be seen."""
-
-    def __init__(self) -> None:
-        self._history: dict[int, list[tuple[int, float]]] = {}
-
-    def write(self, address: int, before: int, after: int, time: float) -> None:
-        history = self._history.get(address)
-        if history is None:
-            history = self._history[address] = [(before, 0.0)]
-        # A counter has reached a value when the last of its writers has come.
-        history.append((after, max(time, history[-1][1])))
-
-    def satisfied(self, address: int, condition: Callable[[int], bool]) -> float:
-        """When the flag began to satisfy `condition`, as it does now."""
-        when = 0.0
-        for value, time in reversed(self._history.get(address, ())):
-            if not condition(value):
-                break
-            when = time
-        return when
-
-    def latest(self, address: int) -> float:
-        history = self._history.get(address)
-        return history[-1][1] if history else 0.0
-
-    def forget(self, start: int, end: int) -> None:
-        for address in [a for a in self._history if start <= a < end]:
-            del self._history[address]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -237,7 +200,8 @@ class Machine:
         self.observer = observer
         self.stores = stores
         self.memory = MemoryMap()
-        self.flags = FlagClocks()
+        self.flags = Histories(0.0)
+        """When, in simulated time, a flag came to hold a value."""
         self.arrivals = Arrivals()
         self._looked_at: set[tuple[int, int]] = set()
         """Bounds of the flags that somebody sleeps for."""
@@ -347,10 +311,14 @@ class Machine:
             agent.clock = max(agent.clock, self.flags.latest(address))
         seen = agent.clock + self.costs.flight(region.home != agent.rank)
         after = region.word(address, size)
-        self.flags.write(address, before, after, seen)
+        self._seen_at(address, before, after, seen)
         if signal and self.recorder is not None:
             self.record("signal", agent.clock, detail=f"{self.name_of(agent, address)} = {after}")
         self.scheduler.wake(address)
+
+    def _seen_at(self, address: int, before: int, after: int, time: float) -> None:
+        # A counter has reached a value when the last of its writers has come.
+        self.flags.write(address, before, after, lambda last: max(time, last))
 
     def moved(self, agent: Agent) -> None:
         """The agent has done something that is not a repeated poll."""
@@ -408,7 +376,7 @@ class Machine:
         if region is not None:
             seen = agent.clock + self.costs.flight(region.home != agent.rank)
             for address, value in before.items():
-                self.flags.write(address, value, region.word(address), seen)
+                self._seen_at(address, value, region.word(address), seen)
         self.scheduler.wake_range(start, end)
 
     # ------------------------------------------------------------------------------------------------------- observation

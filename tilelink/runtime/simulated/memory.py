@@ -6,7 +6,7 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -237,3 +237,50 @@ class StoreBuffer:
             self._random.shuffle(now)
             for pending in now:
                 pending.write()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What flags have held, and what came with each value: when it could be seen, or what was released with it.
+#
+# Coroutines do not run in the order of their clocks, so a waiter may find a flag far beyond what it waits for. What it
+# has to wait for is the write that first satisfied it: another schedule would have shown it no more.
+
+T = TypeVar("T")
+
+
+class Histories(Generic[T]):
+    """Of every flag that was written.
+
+    Args:
+        first: what a flag comes with that nobody has written.
+        most: writes remembered per flag; None: all. An older wait is credited with more than it needed.
+    """
+
+    def __init__(self, first: T, most: int | None = None) -> None:
+        self._first = first
+        self._most = most
+        self._words: dict[int, list[tuple[int, T]]] = {}
+
+    def write(self, address: int, before: int, after: int, following: Callable[[T], T]) -> None:
+        """`following`: what comes with the value `after`, by what came with the one before it."""
+        history = self._words.setdefault(address, [(before, self._first)])
+        history.append((after, following(history[-1][1])))
+        if self._most is not None and len(history) > self._most:
+            del history[: self._most // 2]
+
+    def satisfied(self, address: int, condition: Callable[[int], bool]) -> T:
+        """Of the write that first satisfied `condition`, as all later ones do."""
+        found = self._first
+        for value, came in reversed(self._words.get(address, ())):
+            if not condition(value):
+                break
+            found = came
+        return found
+
+    def latest(self, address: int) -> T:
+        history = self._words.get(address)
+        return history[-1][1] if history else self._first
+
+    def forget(self, start: int, end: int) -> None:
+        for address in [a for a in self._words if start <= a < end]:
+            del self._words[address]

@@ -12,7 +12,8 @@ import numpy as np
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
 from tilelink.runtime.simulated.machine import WORD, Observer
-from tilelink.runtime.simulated.shadow import Cells, Clocks, Releases, ShadowMemory, Strands
+from tilelink.runtime.simulated.memory import Histories
+from tilelink.runtime.simulated.shadow import KEPT, Cells, Clocks, Release, ShadowMemory, Strands
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated.machine import Machine
@@ -298,7 +299,7 @@ class RaceDetector(Observer):
         self.races: list[Race] = []
         self._collect = collect
         self._clocks = Clocks()
-        self._releases = Releases()
+        self._releases = Histories(Release(), KEPT)
         self._memory = ShadowMemory()
         self._log = AccessLog()
         self._found: set[tuple[object, ...]] = set()
@@ -339,7 +340,11 @@ class RaceDetector(Observer):
         if atomic.writes:
             known = self._clocks.snapshot(s.leader) if atomic.release else None
             self._releases.write(
-                atomic.address, atomic.before, atomic.after, agent.rank, atomic.scope, known, atomic=atomic.exchange
+                atomic.address,
+                atomic.before,
+                atomic.after,
+                # A write that is not atomic ends older releases.
+                lambda last: (last if atomic.exchange else Release()).plus(agent.rank, atomic.scope, known),
             )
 
     def _acquire(self, agent: Agent, s: Strands, atomic: Atomic) -> None:
@@ -347,10 +352,10 @@ class RaceDetector(Observer):
         condition = target.condition if target is not None and target.address == atomic.address else None
         if condition is not None and not condition(atomic.before):
             return
-        release = self._releases.satisfied(atomic.address, condition)
-        if release is not None:
-            for known in release.reaches(agent.rank, atomic.scope):
-                self._clocks.learn(s.leader, known)
+        releases, at = self._releases, atomic.address
+        release = releases.latest(at) if condition is None else releases.satisfied(at, condition)
+        for known in release.reaches(agent.rank, atomic.scope):
+            self._clocks.learn(s.leader, known)
         # All threads get the result, and with it what the one thread has learnt.
         if s.program:
             self._clocks.tell(s.leader, s.threads)
