@@ -22,6 +22,7 @@ from tests.selection import sampled
 from tilelink.ir.certificate import certificate
 from tilelink.ir.lowered import Copy, Lowered, Read, walk
 from tilelink.mapping.lower import lower
+from tilelink.proof.check import check
 from tools import check_certificate
 from tools.check_certificate import judge
 
@@ -86,6 +87,34 @@ def test_each_kind_of_mutant_is_refused_somewhere(kind: str) -> None:
     """But for three kinds: a wait twice is one; a read that is left out, and another order, harm nobody else."""
     plans = [placed(name)[k][1] for name, k in (("ag_gemm", 4), ("gemm_rs", 0), ("all_reduce", 0), ("ag_attention", 0))]
     assert any(reasons(mutant) for plan in plans for _, mutant in KINDS[kind](plan) if mutant != plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code", "said"),
+    [
+        (
+            "ring_attention",
+            "by data",
+            "TL614",
+            "coverage: data says whether it is written, and nothing is declared: write ",
+        ),
+        ("ep_dispatch_fp8", "box shrunk", "TL604", "coverage: nobody writes all of the result `scale` on rank 0"),
+        (
+            "ag_attention_varlen",
+            "engine",
+            "TL613",
+            "residency: 12 workers are there at once, on 10 SMs, and wait: await ",
+        ),
+    ],
+)
+def test_what_data_decides_is_declared_and_whoever_waits_finds_an_sm(
+    name: str, kind: str, code: str, said: str
+) -> None:
+    """The checker refuses what the proof refuses, and for the same reason."""
+    plans = [lowered for m, lowered in placed(name) if m.name in ("SMs", "gather_v: copy engine push over 2 streams")]
+    changed = (mutant for plan in plans for _, mutant in KINDS[kind](plan))
+    refused = (m for m in changed if (error := check(m).error) is not None and error.code == code)
+    assert any(reason.startswith(said) for m in refused for reason in reasons(m))
 
 
 # ------------------------------------------------------------------------------------------------- the checker and the file
