@@ -12,6 +12,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink.nn import functional
 from tilelink.ops import ag_gemm
+from tilelink.ops.programs import reduce
 from tilelink.runtime.launching import say_alone, say_no_gradients, say_simulated
 
 
@@ -99,3 +100,24 @@ def test_a_plan_says_of_an_argument_that_peers_read_in_place_that_it_is_not_copi
         return ["copied to a symmetric slot" in str(ag_gemm.plan(x, w)) for x in (mine, torch.ones(8, 16))]
 
     assert tilelink.launch(main, 2) == [[False, True]] * 2
+
+
+# ------------------------------------------------------------------------------------------------------- a push that is none
+@tilelink.program("R/R M N -> R M N")
+def kept(src: Any, dst: Any) -> None:
+    tile = tl.tile_id(src)
+    tl.tile_store(dst, tile, tl.tile_load(src, tile))
+    tl.producer_tile_notify(dst, tile)
+
+
+@tilelink.operator("M N -> M N")
+def summed(x: Any) -> Any:
+    return reduce(kept(x))
+
+
+def test_a_store_where_a_push_was_meant() -> None:
+    error = summed.verify(torch.ones(8, 8), ranks=2).error
+    assert error is not None
+    assert (error.code, error.hint) == ("TL604", "push what other ranks are to have: `tl.tile_push_data(dst, ...)`")
+    assert error.why is not None
+    assert error.why.endswith("on rank 0; other ranks store that, each in memory of its own")
