@@ -30,18 +30,13 @@ CALLS = [AG.call(m, 32, 24, 2, torch.float32) for m in (8, 64, 40)]
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of every allocation that outlives a call, of all ranks."""
     sizes: list[int] = []
-    arena, zeros = SimulatedBackend.arena, SimulatedBackend.zeros
+    zeros = SimulatedBackend.zeros
 
-    def counted_arena(self: SimulatedBackend, nbytes: int) -> object:
-        sizes.append(nbytes)
-        return arena(self, nbytes)
-
-    def counted_zeros(self: SimulatedBackend, size: int, dtype: torch.dtype) -> torch.Tensor:
+    def counted(self: SimulatedBackend, size: int, dtype: torch.dtype) -> torch.Tensor:
         sizes.append(size * dtype.itemsize)
         return zeros(self, size, dtype)
 
-    monkeypatch.setattr(SimulatedBackend, "arena", counted_arena)
-    monkeypatch.setattr(SimulatedBackend, "zeros", counted_zeros)
+    monkeypatch.setattr(SimulatedBackend, "zeros", counted)
     return sizes
 
 

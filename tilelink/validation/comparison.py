@@ -316,12 +316,12 @@ class Comparison:
         taking = self.run.credits[facts.epoch - 1]
         for line, events in own.items():
             awaits = credits if line.kernel == kernels[0] and taking else []
-            if line.kernel == "leave":
+            if line.kernel == "call_exit":
                 awaits = [s for s in said if s.kind == "await" and not s.back]
             made = [e for e in events if e.kind == "await"]
             self._match(facts, line, awaits, made, set())
             early = next((e for e in lines[line] if e.kind in ("read", "write")), None)
-            if early is not None and made and early.at < made[-1].at and line.kernel != "leave":
+            if early is not None and made and early.at < made[-1].at and line.kernel != "call_exit":
                 self._add(
                     line, Found(f"{early.kind}s `{early.name}` before all credits are there", "credits first", early)
                 )
