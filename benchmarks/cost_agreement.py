@@ -24,7 +24,7 @@ import numpy as np
 
 from tilelink import Operator, TilelinkError, fused, ops, sms
 from tilelink.bench.running import commit
-from tilelink.cost import call, unfused
+from tilelink.cost import predict, unfused
 from tilelink.explore.cases import Case, names_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import has_dot
@@ -209,13 +209,13 @@ def main() -> int:
 
 def forms(plan: Plan) -> tuple[float, float] | None:
     lowered = lower(plan)
-    return None if inestimable(plan) else (call(lowered).us, unfused(lowered))
+    return None if inestimable(plan) else (predict(lowered).us, unfused(lowered))
 
 
 NEW = Model(
     forms,
     lambda plan, operator: estimated(plan, operator.schedules).schedule.unfused,
-    lambda plan: call(lower(plan)).us,
+    lambda plan: predict(lower(plan)).us,
 )
 
 if __name__ == "__main__":

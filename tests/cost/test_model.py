@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from benchmarks import cost_agreement
 from tests.mapping.plans import form, forms
 from tilelink import Operator, copy_engine, ops
-from tilelink.cost import H200, call, unestimated, unfused
+from tilelink.cost import H200, predict, unestimated, unfused
 from tilelink.cost.turns import take_turns
 from tilelink.explore.cases import Case
 from tilelink.ir.lowered import Await, If, Lowered, Op
@@ -54,7 +54,7 @@ def test_turns_are_those_of_a_scalar_clock(ranks: int, workers: int, tiles: int,
 def test_every_form_ends(name: str, ranks: int) -> None:
     """Executors behind one another end behind one another, on ragged sizes too."""
     found = lower(form(name, ranks, {"M": 40 * ranks - 3, "K": 48, "N": 50}))
-    timed = call(found)
+    timed = predict(found)
     assert 0 < timed.us < math.inf
     for executor in found.executors:
         begin = timed.begins[executor.name]
@@ -78,13 +78,13 @@ OTHERS: dict[str, dict[str, int]] = {
 def test_what_waits_in_rings_or_depends_on_data_ends(name: str) -> None:
     """A call of one kernel tells before it waits; a ring of ranks is gone round tile by tile."""
     small = lowered(getattr(ops, name), sizes=OTHERS[name])
-    assert 0 < call(small).us < 1e4
+    assert 0 < predict(small).us < 1e4
 
 
 @pytest.mark.parametrize("operator", [ops.ag_gemm, ops.gemm_rs], ids=str)
 def test_nothing_gets_faster_on_a_slower_machine(operator: Operator) -> None:
     found = lowered(operator)
-    before = call(found).us
+    before = predict(found).us
     for slower in (
         {"link": H200.link / 8},
         {"tile_depth": H200.tile_depth * 2},
@@ -92,7 +92,7 @@ def test_nothing_gets_faster_on_a_slower_machine(operator: Operator) -> None:
         {"copy": H200.copy * 100},
         {"flops": H200.flops / 4},
     ):
-        assert call(found, replace(H200, **slower)).us > before, slower
+        assert predict(found, replace(H200, **slower)).us > before, slower
 
 
 def without_awaits(body: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -103,13 +103,13 @@ def without_awaits(body: tuple[Op, ...]) -> tuple[Op, ...]:
 def test_a_tile_waits_for_what_it_awaits() -> None:
     """On a link so slow that all the rest is nothing: until the last rows are there, and not at all without the awaits."""
     found, slow = lowered(ops.ag_gemm), replace(H200, link=H200.link / 1000)
-    arrived = max(float(end.max()) for end in [call(found, slow).ends["gather"]])
-    assert call(found, slow).us > arrived
+    arrived = max(float(end.max()) for end in [predict(found, slow).ends["gather"]])
+    assert predict(found, slow).us > arrived
     executors = tuple(
         replace(e, loops=tuple(replace(loop, body=without_awaits(loop.body)) for loop in e.loops))
         for e in found.executors
     )
-    unwaiting = call(replace(found, executors=executors), slow)
+    unwaiting = predict(replace(found, executors=executors), slow)
     assert float(unwaiting.ends["matmul"].max()) < arrived / 100
 
 
@@ -117,7 +117,7 @@ def test_smaller_chunks_come_sooner_and_cost_more_copies() -> None:
     """Of rows that come over a slow link, a matmul can begin with the first chunk."""
     slow = replace(H200, link=H200.link / 16)
     whole, chunks = (
-        call(lowered(ops.ag_gemm.schedule(gather=gather), 2), slow)
+        predict(lowered(ops.ag_gemm.schedule(gather=gather), 2), slow)
         for gather in (copy_engine(push=True), copy_engine(M=512))
     )
     assert float(chunks.ends["gather"].max()) > float(whole.ends["gather"].max())
@@ -137,7 +137,7 @@ def test_it_is_quick() -> None:
     took = []
     for _ in range(3):
         begin = time.thread_time()
-        call(found)
+        predict(found)
         took.append(time.thread_time() - begin)
     assert min(took) < 0.3
 

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilelink import Operator, ops
-from tilelink.cost.machine import LARGE, Machine, Tile
+from tilelink.cost import machine
+from tilelink.cost.machine import LARGE, Tile
 from tilelink.cost.tiles import Matmul
 from tilelink.explore.cases import Case
 from tilelink.ir.topology import Device, Topology
 
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 UNIT = Tile(1, 1, 4, 1)
-PLAIN = Machine(tile_small=1.0, tile_depth=0.0, link=1.0, copy=0.0, doorbell=0.0)
+PLAIN = replace(machine.H200, tile_small=1.0, tile_depth=0.0, link=1.0, peer_link=1.0, copy=0.0, doorbell=0.0)
 """A tile of an element takes a microsecond, and so does a byte."""
 
 

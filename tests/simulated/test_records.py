@@ -14,7 +14,7 @@ from tilelink.runtime.simulated import Observer, Record, Recorder, simulate
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
 from tilelink.runtime.simulated.machine import Machine
 
-SLOW_LINKS = replace(cost.H200, worker_link=500.0, link=500.0)
+SLOW_LINKS = replace(cost.H200, push=500.0, pull=500.0, link=500.0)
 
 
 def traced(problem: Problem, ranks: int = 4, *, costs: cost.Machine = SLOW_LINKS, seed: int = 0) -> Recorder:

@@ -18,7 +18,7 @@ from examples.data_and_tensor_parallel import linear
 from tilelink import Operator, TilelinkError, copy_engine, library, ops, sms
 from tilelink.bench.parts import gemm
 from tilelink.cost import H200 as MACHINE
-from tilelink.cost import call, unfused
+from tilelink.cost import predict, unfused
 from tilelink.explore.cases import Case
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
@@ -300,7 +300,7 @@ def test_small_calls_are_sequential_and_large_ones_are_not(operator: Operator, w
 def forms(plan: Plan) -> tuple[float, float]:
     """Microseconds overlapped, and unfused."""
     lowered = lower(plan)
-    return call(lowered).us, unfused(lowered)
+    return predict(lowered).us, unfused(lowered)
 
 
 def rows(name: str) -> list[dict[str, Any]]:

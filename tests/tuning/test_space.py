@@ -12,7 +12,7 @@ from tests.mapping.plans import plan_of
 from tests.operators import language
 from tests.selection import sampled
 from tilelink import Operator, TilelinkError, operator, ops, program, sms
-from tilelink.cost import call
+from tilelink.cost import predict
 from tilelink.explore.cases import Case
 from tilelink.ir.program import has_dot
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
@@ -235,7 +235,7 @@ def test_every_kind_of_choice_is_varied() -> None:
 
 def us(operator: Operator, schedule: Schedule) -> float:
     """Of a call with a schedule, as a search has it."""
-    return call(lower(case(operator.with_schedule(schedule)).compiled(H200).plan)).us
+    return predict(lower(case(operator.with_schedule(schedule)).compiled(H200).plan)).us
 
 
 def test_a_library_is_estimated_by_its_work_and_its_calls() -> None:

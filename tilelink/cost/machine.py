@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.topology import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,59 +32,95 @@ DEPTH = 64
 """Elements along what is summed that a step of the loop takes."""
 LIBRARY_TILES = ((128, 256), (128, 192), (128, 128), (64, 128), (64, 64))
 """Rows and columns, of cuBLAS, as its times suggest (`sweep-*.json`, `ms_gemm`)."""
+FEW_WARPS = 4
+"""Workers with so many warps or fewer keep fewer bytes in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Microseconds, and flops and bytes per microsecond, of a GPU with 16-bit operands and its links.
+    """Microseconds, and flops and bytes per microsecond, of GPUs with 16-bit operands and of their links.
 
-    Files are those of `benchmarks/results`. Where one measures a figure alone, a test compares them. *Fitted*: so that
-    `model.call` agrees with the times of `schedules-2.json` and of `sweep-*.json`, which measure it among others.
+    The figures are in `tilelink/cost/machines/*.toml`, or in a user's own such file, each with its source: a data sheet, a
+    measurement, or *fitted*, so that `predict` agrees with measured calls (docs/cost-model.md says which).
 
-    Matmuls: `tile_fixed`, `tile_small`: of an emitted tile whatever its depth, for the large tile and for others; `tile_depth`:
-    of the large tile for each element of depth, and of others by their area (`sweep-*.json`, `ms_gemm_triton`). `tall`: of a tile
-    with more rows than columns so much more; fitted.
-    `library_fixed`, `library_depth`: the same of cuBLAS (`ms_gemm`), and `flops` what it reaches over six MLPs
-    (`bench-*-4.json`, `ms_gemm`). `library_call`: what a library's call costs a stream; guessed.
-
-    Memory: `memory`: five sixths of the data sheet's 4.8 TB/s. `worker_memory`: of one SM; guessed. `tile_latency`: of a tile
-    that computes no product, whatever its bytes; fitted.
-
-    Links: `link`: of a copy engine over NVLink, which no file has by itself. `copy`: the fixed cost of its copy; `doorbell`: what
-    waiting for workers costs it besides; `worker_link`: of one SM that stores to peers or loads from them; all fitted.
-    `nccl`, `nccl_call`: rate and latency of NCCL, the line through `ms_comm` of `bench-ag_gemm-4.json`; `few`, `few_call`: the
-    same up to `little` bytes (`sweep-*.json`); `behind`: what a library's call behind another one saves.
-
-    Starting and telling: `launch`: of a kernel, fitted; `signal`, `remote_signal`: from when a flag is written until who waits
-    for it on the same rank, or on another, knows; guessed.
+    Attributes:
+        name: of the machine, as `8xH200`; `gpu`: of its GPUs; `capability`: as 90; `copy_engines`: of a GPU.
+        gpus: of a node, which reach one another over `link`; `nodes`: that reach one another over `network`.
+        sms: multiprocessors of a GPU.
+        tile_fixed, tile_small: of an emitted matmul's tile whatever its depth, for the large tile and for others.
+        tile_depth: of the large tile for each element of depth, and of others by their area; `tall`: a tile with more rows than
+            columns takes so much more.
+        library_fixed, library_depth: the same of the vendor's matmul; `library_call`: what a library's call costs a stream.
+        flops: what matmuls sustain; `flops_limit`: what none exceeds.
+        memory: bandwidth of a GPU's memory that kernels reach; `memory_limit`: what none exceeds; `worker_memory`: of one SM.
+        reread: of the bytes that a wave of a matmul's tiles brings into the L2 cache, the share that products do not hide.
+        tile_latency: of a tile that computes no product, whatever its bytes.
+        link: of a copy engine, in one direction; `peer_link`: to one peer; `link_limit`: of all links of a GPU together;
+            `network`, `network_signal`: between nodes, of one GPU: bandwidth and latency.
+        push, pull: of one SM that stores to peers, or loads from them; `few_warps`: the share of these that workers of few warps
+            reach.
+        copy: the fixed cost of a copy engine's copy; `doorbell`: what waiting for workers costs it besides.
+        nccl, nccl_call: rate and latency of NCCL; `few`, `few_call`: the same up to `little` bytes; `behind`: what a library's
+            call behind another one saves.
+        launch: of a kernel; `signal`, `remote_signal`: from when a flag is written until who waits for it, on the same rank or on
+            another, knows.
+        sources: by figure, where it comes from.
     """
 
-    name: str = "NVIDIA H200"
-    sms: int = 132
-    tile_fixed: float = 6.5
-    tile_small: float = 8.0
-    tile_depth: float = 0.0094
-    tall: float = 1.08
-    library_fixed: float = 8.0
-    library_depth: float = 0.0089
-    library_call: float = 3.0
-    flops: float = 7.7e8
-    memory: float = 4.0e6
-    worker_memory: float = 1.2e5
-    tile_latency: float = 1.0
-    link: float = 3.6e5
-    worker_link: float = 2.0e4
-    copy: float = 5.5
-    doorbell: float = 3.0
-    nccl: float = 3.13e5
-    nccl_call: float = 29.0
-    few: float = 1.7e5
-    few_call: float = 13.3
-    little: float = 2e6
-    behind: float = 3.0
-    launch: float = 6.0
-    signal: float = 0.7
-    remote_signal: float = 1.5
+    name: str
+    gpu: str
+    capability: int
+    copy_engines: int
+    gpus: int
+    nodes: int
+    sms: int
+    tile_fixed: float
+    tile_small: float
+    tile_depth: float
+    tall: float
+    library_fixed: float
+    library_depth: float
+    library_call: float
+    flops: float
+    flops_limit: float
+    memory: float
+    memory_limit: float
+    worker_memory: float
+    reread: float
+    tile_latency: float
+    link: float
+    peer_link: float
+    link_limit: float
+    network: float
+    network_signal: float
+    push: float
+    pull: float
+    few_warps: float
+    copy: float
+    doorbell: float
+    nccl: float
+    nccl_call: float
+    few: float
+    few_call: float
+    little: float
+    behind: float
+    launch: float
+    signal: float
+    remote_signal: float
+    sources: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def load(name_or_path: str | Path) -> Machine:
+        """The machine of a name in `MACHINES`, or of a TOML file.
+
+        Raises:
+            TilelinkError: TL731 there is no such machine, TL732 the file says something else than a machine.
+        """
+        return load(name_or_path)
+
+    def device(self) -> Device:
+        """What plans for it have to know."""
+        return Device(self.gpu, self.sms, capability=self.capability, copy_engines=self.copy_engines)
 
     # ----------------------------------------------------------------------------------------------------------- products
     def fixed(self, rows: float, columns: float) -> float:
@@ -106,17 +151,26 @@ class Machine:
         return waves * (self.library_fixed + self.library_depth * high * wide / (LARGE.rows * LARGE.columns) * depth)
 
     # ---------------------------------------------------------------------------------------------------------- transfers
+    def same_node(self, rank: Any, peer: Any) -> Any:
+        """Whether two ranks reach one another over links; of numbers or arrays."""
+        return rank // self.gpus == peer // self.gpus
+
     def local_rate(self, workers: int) -> float:
         """Of one of so many workers that read and write their own rank's memory."""
         return min(self.worker_memory, self.memory / workers)
 
-    def remote_rate(self, workers: int) -> float:
+    def remote_rate(self, workers: int, *, pull: bool = False, warps: int = 8, near: bool = True) -> float:
         """Of one of so many that reach into another rank's."""
-        return min(self.worker_link, self.link / workers)
+        alone = (self.pull if pull else self.push) * (self.few_warps if warps <= FEW_WARPS else 1.0)
+        return min(alone, (self.link if near else self.network) / workers)
+
+    def copy_rate(self, streams: int = 1) -> float:
+        """Of one of so many streams that copy to or from a peer."""
+        return min(self.link / streams, self.peer_link)
 
     def copied(self, nbytes: float, remote: bool, streams: int = 1) -> float:
         """A copy by one of so many streams: between GPUs by a copy engine, within one by its SMs."""
-        return self.copy + nbytes / (self.link / streams if remote else self.memory / 2)
+        return self.copy + nbytes / (self.copy_rate(streams) if remote else self.memory / 2)
 
     def exchanged(self, nbytes: float) -> float:
         """In which NCCL brings so many bytes to a rank."""
@@ -126,7 +180,7 @@ class Machine:
 
     def accessed(self, nbytes: float, remote: bool) -> float:
         """A worker's load or store, by itself."""
-        return nbytes / (self.worker_link if remote else self.worker_memory)
+        return nbytes / (self.push if remote else self.worker_memory)
 
     def function(self, flops: float, nbytes: float, sms: int) -> float:
         """A library's function on so many SMs."""
@@ -136,9 +190,78 @@ class Machine:
         """From when a flag is written until whoever waits for it knows."""
         return self.remote_signal if remote else self.signal
 
+    def latency(self, rank: Any, peer: Any) -> Any:
+        """The same between two ranks, or arrays of ranks."""
+        near = np.where(rank == peer, self.signal, self.remote_signal)
+        return np.where(self.same_node(rank, peer), near, self.network_signal)
+
     def arrivals(self, nbytes: float, parts: int) -> Iterator[float]:
         """When parts of so many bytes are there, which a copy engine brings one after the other; the first is there on entry."""
         return (at * self.copied(nbytes, remote=True) for at in range(parts))
 
 
-H200 = Machine()
+# --------------------------------------------------------------------------------------------------------------- files
+FOLDER = Path(__file__).parent / "machines"
+MACHINES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+"""Names of those that come with the package."""
+SAID = ("name", "gpu", "capability", "copy_engines", "gpus", "nodes")
+"""What a file says outside of its figures."""
+FIGURES = tuple(f.name for f in fields(Machine) if f.name not in (*SAID, "sources"))
+
+
+@cache
+def load(name_or_path: str | Path) -> Machine:
+    """See `Machine.load`."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = FOLDER / f"{name_or_path}.toml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TilelinkError(
+            "TL731",
+            f"there is no machine {str(name_or_path)!r}",
+            why=f"the machines that come with the package are {', '.join(MACHINES)}",
+            hint="name one of these, or a file that ends in .toml; `tilelink calibrate --out FILE.toml` writes one",
+        ) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, path: str = "FILE.toml") -> Machine:
+    """The machine that a TOML file describes: of figures that it leaves out, those of the machine that it is `like`."""
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _wrong(path, f"is no TOML: {error}") from error
+    like, figures = said.pop("like", None), said.pop("figures", {})
+    if unknown := sorted({*said} - {*SAID}) or sorted({*figures} - {*FIGURES}):
+        raise _wrong(path, f"says `{unknown[0]}`, which no machine has")
+    found: dict[str, float | int] = {}
+    sources: dict[str, str] = {}
+    for name, pair in figures.items():
+        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str) and pair[1]):
+            raise _wrong(path, f"has `{name}` without a source")
+        if isinstance(pair[0], bool) or not isinstance(pair[0], int | float) or not 0 <= pair[0] < float("inf"):
+            raise _wrong(path, f"has {pair[0]!r} for `{name}`, which is no figure")
+        found[name] = int(pair[0]) if name == "sms" else float(pair[0])
+        sources[name] = pair[1]
+    if like is not None:
+        other = load(like)
+        inherited = {n: f"assumed, as of {other.name}: {s}" for n, s in other.sources if n not in sources}
+        return replace(other, **said, **found, sources=tuple(sorted({**inherited, **sources}.items())))
+    if missing := [n for n in (*SAID, *FIGURES) if n not in said and n not in found]:
+        raise _wrong(path, f"says nothing of `{missing[0]}`, and not what machine it is `like`")
+    return Machine(**said, **found, sources=tuple(sorted(sources.items())))  # pyright: ignore[reportArgumentType]
+
+
+def _wrong(path: str, what: str) -> TilelinkError:
+    return TilelinkError(
+        "TL732",
+        f"{path} {what}",
+        why='a machine has a name and, under [figures], lines as `link = [3.6e5, "where the figure comes from"]`',
+        hint='say `like = "8xH200"` to take the figures that are left out from there; docs/cost-model.md lists all',
+    )
+
+
+H200 = load("8xH200")
+"""What calls are chosen for."""

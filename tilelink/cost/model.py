@@ -2,21 +2,24 @@
 
 A tile begins when its worker has ended the one before and what it awaits is there; how long it takes then, its reads, writes and
 products say. A flag is complete when its last signal has come. Times only grow as flags are found to be later, so executors are
-gone through until nothing changes: no order among them has to be known.
+gone through until nothing changes: no order among them has to be known, and a pass is a few operations on whole arrays.
 
-Memory and links are shared in equal parts by an executor's workers, and with nobody else; caches are left out.
+An executor's workers share memory and links in equal parts. Where several loops together ask for more than a link or the memory
+gives, each is slowed down by as much (`tilelink.cost.sharing`), and the call is played through again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilelink.cost.machine import H200, Machine
+from tilelink.cost.prediction import Played, Prediction
+from tilelink.cost.sharing import Demand, slower
 from tilelink.cost.turns import take_turns
 from tilelink.cost.work import Event, Work
 from tilelink.ir.lowered import Await, Executor, Lowered, Signal
@@ -25,22 +28,13 @@ from tilelink.proof.table import Table
 Array: TypeAlias = Any
 PASSES = 512
 """After so many, waits go round in a circle, or nearly: what is known by then is a lower bound."""
+SLOW = 0.01
+"""What loops slow one another down by less does not count."""
+SHARINGS = 3
+"""So often is what loops ask of links and memory looked at again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """`begins`, `ends`: of each executor, by name, on each rank, in microseconds from the beginning of the call."""
-
-    begins: Mapping[str, Array]
-    ends: Mapping[str, Array]
-
-    @property
-    def us(self) -> float:
-        """Until the last rank is through."""
-        return max((float(end.max(initial=0.0)) for end in self.ends.values()), default=0.0)
-
-
-def call(lowered: Lowered, machine: Machine = H200) -> Call:
+def predict(lowered: Lowered, machine: Machine = H200) -> Prediction:
     """What a call takes, all ranks beginning it at once."""
     return Clock(Table.of(lowered), machine).run()
 
@@ -54,19 +48,45 @@ class Clock:
     flags: dict[str, Array] = field(default_factory=dict[str, Array])
     begins: dict[str, Array] = field(default_factory=dict[str, Array])
     ends: dict[str, Array] = field(default_factory=dict[str, Array])
+    played: dict[int, Played] = field(default_factory=dict[int, Played])
+    """By the id of a loop's work."""
+    slowed: dict[int, tuple[Array, Array]] = field(default_factory=dict[int, "tuple[Array, Array]"])
+    """By the number of a loop, what its links and memory are slower by."""
 
-    def run(self) -> Call:
-        lowered, table = self.table.lowered, self.table
-        for flags in lowered.flags:
-            self.flags[flags.name] = np.full((table.ranks, max(table.width(flags.name), 1)), -math.inf)
-        works = [(e, [Work(table, e, loop, self.machine) for loop in e.loops]) for e in lowered.executors]
+    def run(self) -> Prediction:
+        works = [
+            (e, [Work(self.table, e, loop, self.machine) for loop in e.loops]) for e in self.table.lowered.executors
+        ]
+        loops = [work for _, found in works for work in found]
+        self._play(works)
+        demands = [Demand.of(work, self.played[id(work)]) for work in loops] if self.table.ranks > 1 else []
+        for _ in range(SHARINGS):
+            spans = [(self.played[id(work)].begin, self.played[id(work)].end) for work in loops]
+            found = slower(demands, spans, self.machine)
+            if not self._shared(loops, [*found]):
+                break
+            self._play(works)
+        return Prediction(self.begins, self.ends, tuple(self.played[id(work)] for work in loops))
+
+    def _shared(self, loops: Sequence[Work], found: Sequence[tuple[Array, Array]]) -> bool:
+        """Slow loops down; whether that changes anything."""
+        if all(np.allclose(by, self.slowed.get(k, 1.0), atol=SLOW) for k, by in enumerate(found)):
+            return False
+        for k, (work, by) in enumerate(zip(loops, found, strict=False)):
+            self.slowed[k] = by
+            work.share(*by)
+        return bool(found)
+
+    def _play(self, works: Sequence[tuple[Executor, Sequence[Work]]]) -> None:
+        for flags in self.table.lowered.flags:
+            shape = (self.table.ranks, max(self.table.width(flags.name), 1))
+            self.flags[flags.name] = np.full(shape, -math.inf)
         for _ in range(PASSES):
             before = [found.copy() for found in self.flags.values()]
             for executor, loops in works:
                 self._executor(executor, loops)
             if all(np.array_equal(a, b) for a, b in zip(before, self.flags.values(), strict=True)):
                 break
-        return Call(self.begins, self.ends)
 
     def _executor(self, executor: Executor, loops: Sequence[Work]) -> None:
         begin = np.zeros(self.table.ranks)
@@ -79,7 +99,11 @@ class Clock:
         for work in loops:
             found = [(event, self._awaited(event)) for event in work.awaits]
             # Who is through first takes the next tile first, as far as tiles are dealt out at all.
-            begins, _, free = take_turns(np.sort(free, axis=1), work.ready([times for _, times in found]), work.us)
+            who = np.argsort(free, axis=1, kind="stable")
+            free = np.take_along_axis(free, who, axis=1)
+            begins, ends, through = take_turns(free, work.ready([times for _, times in found]), work.us)
+            self.played[id(work)] = Played(work, free.min(axis=1), through.max(axis=1), who, begins, ends)
+            np.put_along_axis(free, who, through, axis=1)
             for event in work.signals:
                 self._told(event, work, work.by_tile(begins), found)
         self.ends[executor.name] = free.max(axis=1)
@@ -99,16 +123,21 @@ class Clock:
             latest = work.latest(other, event, times)
             if latest is not None:
                 begins = np.maximum(begins, latest)
-        flags, topology = self.flags[op.flags], self.table.lowered.topology
-        if op.rank is not None:
-            peers = [event.row(op.rank)]
-        else:
-            lines = np.array([topology.line(r, op.along) for r in range(topology.ranks)])
-            peers = [line.reshape(rank.shape) for line in lines.T]
-        for peer in peers:
-            flight = np.where(peer == rank, self.machine.flight(False), self.machine.flight(True))
+        flags = self.flags[op.flags]
+        for peer in self._heard(op, event):
             times, to, index = np.broadcast_arrays(
-                np.where(event.there, begins + event.late + flight, -math.inf), peer, event.index
+                np.where(event.there, begins + event.late + self.machine.latency(rank, peer), -math.inf),
+                peer,
+                event.index,
             )
             inside = (index >= 0) & (index < flags.shape[1]) & (times > -math.inf)
             np.maximum.at(flags, (to[inside], index[inside]), times[inside])
+
+    def _heard(self, op: Signal, event: Event) -> Iterator[Array]:
+        """The ranks that a signal goes to."""
+        if op.rank is not None:
+            yield event.row(op.rank)
+            return
+        topology, rank = self.table.lowered.topology, event.row.values["rank"]
+        lines = np.array([topology.line(r, op.along) for r in range(topology.ranks)])
+        yield from (line.reshape(rank.shape) for line in lines.T)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tilelink.cost.rows import (
     Array,
     axes_of,
     columns,
+    filled,
     in_turn,
     lengths,
     nbytes,
@@ -25,6 +26,7 @@ from tilelink.cost.rows import (
     where,
 )
 from tilelink.ir.lowered import Await, Copy, Executor, Read, Signal, Tiles, Write, walk
+from tilelink.ir.shape import ITEM_BYTES
 from tilelink.proof.runs import before
 from tilelink.proof.table import Row, Table
 
@@ -40,6 +42,22 @@ class Event:
     there: Array
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds of a row in each turn of each tile: `us` whatever else goes on, and what `link` and `memory` take where nobody
+    else uses them."""
+
+    row: Row
+    us: Array
+    link: Array = 0.0
+    memory: Array = 0.0
+
+    def slowed(self, link: Array, memory: Array) -> Cost:
+        """Where links and memory take so many times as long on each rank."""
+        shape = (-1,) + (1,) * (self.row.depth - 1)
+        return replace(self, us=self.us + self.link * link.reshape(shape) + self.memory * memory.reshape(shape))
+
+
 @dataclass(slots=True)
 class Work:
     """A loop of an executor. Its arrays have the axes of its rows, if nothing else is said."""
@@ -50,14 +68,18 @@ class Work:
     machine: Machine
     made: tuple[Product, ...] = ()
     rows: list[Row] = field(default_factory=list[Row])
-    costs: list[tuple[Row, Array]] = field(default_factory=list["tuple[Row, Array]"])
-    """By row, the microseconds in each turn of each tile."""
+    costs: list[Cost] = field(default_factory=list["Cost"])
+    products: list[Cost] = field(default_factory=list["Cost"])
     fixed: float = 0.0
     """Of each tile besides."""
     at: Array = None
     """(rank, index, …): the position of each tile; -1: none is."""
+    own: Array = None
+    """(rank, position): what each tile takes for its products."""
     us: Array = None
-    """(rank, position): what each tile takes."""
+    """(rank, position): what each tile takes in all."""
+    waves: Array = None
+    """Of a matmul, the bytes of its operands that each wave of tiles touches."""
     awaits: list[Event] = field(default_factory=list[Event])
     signals: list[Event] = field(default_factory=list[Event])
 
@@ -68,28 +90,46 @@ class Work:
         self.made = tuple(products(loop.body))
         operands = [row for product in self.made for row in product.rows(self.rows)]
         self._accesses({id(row.op) for row in operands})
-        accesses = len(self.costs)
         for product in self.made:
             self._product(product)
         if self.by_workers:
             self.fixed = self.subtiles * self.machine.fixed(*self.tile) if self.made else self.machine.tile_latency
-        besides, own = self._total(self.costs[:accesses], 0.0), self._total(self.costs[accesses:], self.fixed)
+        self.own = self._total(self.products, self.fixed)
         if self.by_workers:
             waves = max(-(-self.tiles // self.workers), 1)
             deep = sum(float(self._deep(p).max(initial=0)) * p.often for p in self.made)
             read = sum(touched(table, row) for row in operands)
-            own = own * self.machine.sustained(deep, self.tiles / waves / self.machine.sms)
-            own = np.maximum(own, read / self.machine.memory / waves)
-        self.us = besides + own
+            self.own = self.own * self.machine.sustained(deep, self.tiles / waves / self.machine.sms)
+            self.own = np.maximum(self.own, read / self.machine.memory / waves)
+            if self.made and self.loop.by_data is None:
+                self.waves = filled(table, operands, self.at, self.workers)
+                reread = np.repeat(self.waves * self.machine.reread / self.machine.memory, self.workers)
+                self.own = self.own + reread[: self.tiles]
+        self.share(np.ones(table.ranks), np.ones(table.ranks))
+
+    def share(self, link: Array, memory: Array) -> None:
+        """Work out how long each tile takes, and what of it comes before its awaits and signals, where links and memory take so
+        many times as long on each rank."""
+        costs = [cost.slowed(link, memory) for cost in self.costs]
+        self.us = self.own + self._total(costs, 0.0)
+        self.awaits, self.signals = [], []
+        costs += self.products
         for row in self.rows:
             if isinstance(row.op, Await) and not row.op.back:
-                self.awaits.append(self._event(row, row.op, 0.0))
+                self.awaits.append(self._event(row, row.op, 0.0, costs))
             elif isinstance(row.op, Signal):
-                self.signals.append(self._event(row, row.op, self.fixed))
+                self.signals.append(self._event(row, row.op, self.fixed, costs))
 
     @property
     def by_workers(self) -> bool:
         return self.executor.engine.by == "kernel"
+
+    @property
+    def first(self) -> int:
+        """The number of its first worker among all of its kernel."""
+        others = self.table.lowered.executors
+        mine = others.index(self.executor)
+        return sum(max(e.workers, 1) for e in others[:mine] if e.kernel and e.kernel == self.executor.kernel)
 
     @property
     def workers(self) -> int:
@@ -128,29 +168,44 @@ class Work:
         """Of a product's tile, operands come while others are multiplied, and what it stores on its rank is in its fixed cost."""
         copies = {id(op.target): op.source for op in walk(self.loop.body) if isinstance(op, Copy)}
         sources = {id(source) for source in copies.values()}
-        here, there = self.machine.local_rate(self.workers), self.machine.remote_rate(self.workers)
+        here = 1 / self.machine.local_rate(self.workers)
         for row in self.rows:
             if isinstance(row.op, Await) and row.op.doorbell:
-                self.costs.append((row, where(row, np.full((1,) * row.depth, self.machine.doorbell))))
+                self.costs.append(Cost(row, where(row, np.full((1,) * row.depth, self.machine.doorbell))))
             if not isinstance(row.op, Read | Write) or id(row.op) in sources:
                 continue
             rank, size = row.values["rank"], nbytes(self.table, row)
-            away = row(row.op.rank) != rank
+            peer = row(row.op.rank)
             if id(row.op) in copies:
-                away = away | (row(copies[id(row.op)].rank) != rank)
-                if self.by_workers:
-                    us = size * np.where(away, 1 / here + 1 / there, 2 / here)
-                else:
-                    us = self.machine.copy + size * np.where(
-                        away, self.workers / self.machine.link, 2 / self.machine.memory
-                    )
-                self.costs.append((row, where(row, us)))
+                source = row(copies[id(row.op)].rank)
+                away, pull = (peer != rank) | (source != rank), bool((source != rank).any())
+                there = self._per_byte(rank, np.where(source != rank, source, peer), pull)
+                fixed = 0.0 if self.by_workers else self.machine.copy
+                local = here * np.where(away, 1, 2) if self.by_workers else np.where(away, 0, 2 / self.machine.memory)
+                us, size = where(row, np.full((1,) * row.depth, fixed)), where(row, size)
+                self.costs.append(Cost(row, us, size * np.where(away, there, 0.0), size * local))
             elif self.by_workers:
                 hidden = id(row.op) in operands or (self.made and isinstance(row.op, Write))
                 # Of what data picks from a box, a tile takes its share.
                 share = max(self.tiles, 1) if row.op.by_data is not None and self.loop.by_data is None else 1
-                us = size / share * np.where(away, 1 / there, 0.0 if hidden else 1 / here)
-                self.costs.append((row, once(row, us) if isinstance(row.op, Read) else where(row, us)))
+                often = once(row, size / share) if isinstance(row.op, Read) else where(row, size / share)
+                there = self._per_byte(rank, peer, isinstance(row.op, Read))
+                away, local = peer != rank, 0.0 if hidden else here
+                self.costs.append(
+                    Cost(row, 0.0, often * np.where(away, there, 0.0), often * np.where(away, 0.0, local))
+                )
+
+    def _per_byte(self, rank: Array, peer: Array, pull: bool) -> Array:
+        """Microseconds for a byte between two ranks, by one of the workers."""
+
+        def us(near: bool) -> float:
+            if self.by_workers:
+                return 1 / self.machine.remote_rate(self.workers, pull=pull, warps=self.executor.warps, near=near)
+            return self.workers / self.machine.network if not near else 1 / self.machine.copy_rate(self.workers)
+
+        if self.table.ranks <= self.machine.gpus:
+            return np.asarray(us(True))
+        return np.where(self.machine.same_node(rank, peer), us(True), us(False))
 
     def _product(self, product: Product) -> None:
         high, wide = self.tile
@@ -162,11 +217,11 @@ class Work:
                 read = sum(float(nbytes(self.table, r).max()) for r in product.rows(self.rows))
                 us = max(product.often * each, read / self.machine.memory) + self.machine.library_call
                 us = np.full((1,) * row.depth, us)
-            self.costs.append((row, where(row, us)))
+            self.products.append(Cost(row, where(row, us)))
 
-    def _total(self, costs: Sequence[tuple[Row, Array]], fixed: float) -> Array:
+    def _total(self, costs: Sequence[Cost], fixed: float) -> Array:
         """(rank, position): the sum of some costs. Workers share the tile that stands for those of a run-time split."""
-        total = sum((summed(row, us) for row, us in costs), start=np.full((1,) * self._depth, fixed))
+        total = sum((summed(cost.row, cost.us) for cost in costs), start=np.full((1,) * self._depth, fixed))
         return self._by_position(total, 0.0) / (self.workers if self.loop.by_data is not None else 1)
 
     def _deep(self, product: Product) -> Array:
@@ -178,6 +233,25 @@ class Work:
     def _area(self) -> float:
         """Elements that a tile computes."""
         return self.subtiles * math.prod(self.tile)
+
+    def flops(self) -> Array:
+        """By rank, of all products but those of libraries' functions, and where data decides how many there are."""
+        out = np.zeros(self.table.ranks)
+        for product in self.made:
+            if product.function is not None or self.loop.by_data is not None:
+                continue
+            made = np.minimum(self._made(), math.prod(self.tile)) * (self._by_position(self._deep(product), 0.0))
+            out = out + 2 * product.often * made.sum(axis=1)
+        return out
+
+    def _made(self) -> Array:
+        """(rank, position): the elements that a tile writes."""
+        out = np.zeros((1,) * self._depth)
+        for row in self.rows:
+            if isinstance(row.op, Write):
+                size = nbytes(self.table, row) / ITEM_BYTES[self.table.lowered.buffer(row.op.buffer).dtype]
+                out = out + summed(row, where(row, size))
+        return self._by_position(out, 0.0)
 
     def by_library(self) -> float:
         """All of the loop's products on a rank by one call each of a library."""
@@ -192,6 +266,39 @@ class Work:
             each = np.array([self.machine.library(down, across, float(n), self.table.lowered.sms) for n in most])
             us = us + np.where(most > 0, np.maximum(product.often * each, read / self.machine.memory), 0.0)
         return float(us.max())
+
+    def crossing(self) -> Iterator[tuple[Row, Array]]:
+        """Accesses of other ranks' memory, and how many bytes each rank moves to or from which other: (rank, other rank)."""
+        ranks = self.table.ranks
+        for row in self.rows:
+            if isinstance(row.op, Read | Write):
+                size, rank, peer = nbytes(self.table, row), row.values["rank"], row(row.op.rank)
+                moved = where(row, size * (peer != rank))
+                if not moved.any():
+                    continue
+                moved, rank, peer = np.broadcast_arrays(moved, rank, peer)
+                often = math.prod(n for n, m in zip(lengths(row)[1:], moved.shape[1:], strict=True) if m == 1)
+                found = np.zeros((ranks, ranks))
+                np.add.at(found, (rank, np.clip(peer, 0, ranks - 1)), moved * often)
+                yield row, found
+
+    def sent(self) -> Iterator[tuple[bool, Array]]:
+        """Accesses of other ranks' memory: whether it reads, and (rank, position, other rank), how many bytes a tile moves."""
+        ranks, axes = self.table.ranks, self.at.ndim
+        shape = (*self.at.shape, ranks)
+        for row in self.rows:
+            if not isinstance(row.op, Read | Write):
+                continue
+            rank, peer = row.values["rank"], row(row.op.rank)
+            moved = where(row, nbytes(self.table, row) * (peer != rank))
+            if not moved.any():
+                continue
+            found = np.zeros((ranks, self.tiles + 1, ranks))
+            for other in range(ranks):
+                by_tile = summed(row, moved * (peer == other))
+                wide = np.broadcast_to(by_tile.reshape(by_tile.shape[:axes]), shape[:-1]).reshape(ranks, -1)
+                found[np.arange(ranks)[:, None], self.at.reshape(ranks, -1), other] = wide
+            yield isinstance(row.op, Read), found[:, :-1]
 
     def reached(self) -> Iterator[tuple[str, float]]:
         """Buffers, and the bytes of them on other ranks that all ranks together read and write."""
@@ -225,9 +332,9 @@ class Work:
         return self._by_position(latest, -np.inf)
 
     # ------------------------------------------------------------------------------------------------------------- events
-    def _event(self, row: Row, op: Await | Signal, late: float) -> Event:
+    def _event(self, row: Row, op: Await | Signal, late: float, costs: Sequence[Cost]) -> Event:
         out = np.full((1,) * row.depth, late)
-        for other, us in self.costs:
+        for other, us in ((cost.row, cost.us) for cost in costs):
             among, first = shared(row, other), before(other, row)
             if among:
                 out = out + in_turn(row, summed(other, us, among), among, own=first)

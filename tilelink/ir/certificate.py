@@ -19,7 +19,7 @@ Json: TypeAlias = Any
 VERSION = 2
 """Of the form, and of what its ops mean."""
 HEAD = "tilelink certificate"
-_LEFT_OUT = ("parts",)
+_LEFT_OUT = ("parts", "warps")
 
 
 def certificate(lowered: Lowered) -> str:

@@ -237,7 +237,7 @@ class Executor:
     """Workers share the positions of each loop, and who is through with one begins the next; an `engine` that goes in turn takes
     them one after the other, of several streams stream `k` the positions `k`, `k + workers`, … . `after`: executors
     that end on this rank before it starts. `workers`: how many there are; `kernel`: that they belong to, for those that have to
-    be resident together."""
+    be resident together; `warps`: of each worker, 0 for what has none."""
 
     name: str
     engine: Engine
@@ -245,6 +245,7 @@ class Executor:
     after: tuple[str, ...] = ()
     workers: int = 1
     kernel: str = ""
+    warps: int = 0
 
 
 AT = "at"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilelink.cost import call, unestimated, unfused
+from tilelink.cost import predict, unestimated, unfused
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
@@ -102,7 +102,7 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     if why:
         return Choice(own, f"as the operator comes: {why}")
     lowered = lower(plan)
-    overlapped, separate = call(lowered).us, unfused(lowered)
+    overlapped, separate = predict(lowered).us, unfused(lowered)
     said = f"estimated: {overlapped:.0f} µs overlapped, {separate:.0f} µs one after the other"
     if overlapped > separate - MARGIN:
         return Choice(Schedule(unfused=True), f"{said}, and overlapping is to gain {MARGIN:.0f} µs")

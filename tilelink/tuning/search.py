@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilelink.cost import call
+from tilelink.cost import predict
 from tilelink.errors import TilelinkError
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
@@ -193,7 +193,7 @@ class Search:
     def _estimated(self, schedule: Schedule) -> float:
         """Microseconds of a call; 0 of what cannot be planned, so that its turn comes first, and the report says why."""
         try:
-            return call(self.lowered(schedule)).us
+            return predict(self.lowered(schedule)).us
         except TilelinkError:
             return 0.0
 

@@ -95,16 +95,17 @@ class Call:
 
     def _launch(self, h: H.Launch) -> None:
         kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]
+        warps = kernel.options.num_warps
         first = len(self.executors)
         for step in map(self.plan.step, (path for path, _ in kernel.roles if self.text)):
             self.parts += [part_of(self.plan, s) for s in (step, *map(self.plan.step, step.fused))]
         for path, workers in kernel.beside:
             self.executors.append(
-                Executor(path, self.plan.step(path).engine, self._role(path), after, workers or 1, kernel.name)
+                Executor(path, self.plan.step(path).engine, self._role(path), after, workers or 1, kernel.name, warps)
             )
         loops = tuple(loop for path in kernel.in_turn for loop in self._role(path))
         workers = kernel.roles[-1][1] or 1
-        self.executors.append(Executor("+".join(kernel.in_turn), WORKERS, loops, after, workers, kernel.name))
+        self.executors.append(Executor("+".join(kernel.in_turn), WORKERS, loops, after, workers, kernel.name, warps))
         self.heads[h.stream] = tuple(e.name for e in self.executors[first:])
 
     def _role(self, path: str) -> tuple[Tiles, ...]:

@@ -1,0 +1,83 @@
+"""Links and memory that several loops use at once: by how much each is slowed down.
+
+A loop asks for bytes evenly from its begin to its end, as fast as it would alone. Where all together ask for more than a
+resource gives, each gets its share of it. Time is looked at in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilelink.cost.machine import Machine
+from tilelink.cost.prediction import Played
+from tilelink.cost.rows import Array, nbytes, summed, where
+from tilelink.cost.work import Work
+from tilelink.ir.lowered import Read, Write
+
+SLICES = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a loop asks for while it runs, by rank, in bytes per microsecond. `moved`: (rank, other rank), to the second, within
+    nodes and between them; `memory`: of the GPU's memory."""
+
+    moved: tuple[Array, Array]
+    memory: Array
+
+    @staticmethod
+    def of(work: Work, played: Played) -> Demand:
+        """What it asks for where nobody else does."""
+        machine, ranks = work.machine, work.table.ranks
+        long = np.maximum(played.end - played.begin, 1e-3)
+        moved, local = np.zeros((ranks, ranks)), np.zeros(ranks)
+        for row, between in work.crossing():
+            # A read brings bytes here, from where they are.
+            moved += (between / long[:, None]).T if isinstance(row.op, Read) else between / long[:, None]
+        for row in work.rows:
+            if isinstance(row.op, Read | Write):
+                size = where(row, nbytes(work.table, row))
+                hidden = work.waves is not None and any(row.op is read for p in work.made for read in p.operands)
+                if not hidden:
+                    often = summed(row, size)
+                    local = local + often.sum(axis=tuple(range(1, row.depth))) * _repeated(work, often)
+        local = (local + (0.0 if work.waves is None else work.waves.sum())) / long
+        rank = np.arange(ranks)
+        near = machine.same_node(rank[:, None], rank)
+        return Demand((moved * near, moved * ~near), np.broadcast_to(local, (ranks,)))
+
+
+def _repeated(work: Work, values: Array) -> int:
+    """How many tiles of a rank each value stands for."""
+    found = 1
+    for n, m in zip(work.at.shape[1:], values.shape[1:], strict=False):
+        found *= n if m == 1 else 1
+    return found
+
+
+def slower(
+    demands: Sequence[Demand], spans: Sequence[tuple[Array, Array]], machine: Machine
+) -> Iterator[tuple[Array, Array]]:
+    """By what each loop is slowed down on its links and in memory, by rank, where it runs from its begin to its end."""
+    last = max((float(end.max(initial=0)) for _, end in spans), default=0.0)
+    edges = np.linspace(0.0, max(last, 1e-3), SLICES + 1)
+    shares = [np.minimum(end[:, None], edges[1:]) - np.maximum(begin[:, None], edges[:-1]) for begin, end in spans]
+    shares = [np.clip(share, 0, None) / edges[1] for share in shares[: len(demands)]]
+    busy: list[Array] = []
+    for kind, limit in enumerate((machine.link_limit, machine.network)):
+        moved = [d.moved[kind] for d in demands]
+        out = sum(m.sum(axis=1)[:, None] * share for m, share in zip(moved, shares, strict=True))
+        into = sum(m.T @ share for m, share in zip(moved, shares, strict=True))
+        busy.append(np.maximum(np.maximum(out, into) / limit, 1.0))
+    memory = sum(d.memory[:, None] * share for d, share in zip(demands, shares, strict=True))
+    memory = np.maximum(memory / machine.memory, 1.0)
+    for demand, share in zip(demands, shares, strict=True):
+        weight = np.maximum(share.sum(axis=1), 1e-9)
+        links = np.ones(len(weight))
+        for moved, by in zip(demand.moved, busy, strict=True):
+            if moved.any():
+                links = np.maximum(links, (share * by).sum(axis=1) / weight)
+        yield links, np.maximum((share * memory).sum(axis=1) / weight, 1.0)
