@@ -155,14 +155,10 @@ class Machine:
         """Whether two ranks reach one another over links; of numbers or arrays."""
         return rank // self.gpus == peer // self.gpus
 
-    def local_rate(self, workers: int) -> float:
-        """Of one of so many workers that read and write their own rank's memory."""
-        return min(self.worker_memory, self.memory / workers)
-
-    def remote_rate(self, workers: int, *, pull: bool = False, warps: int = 8, near: bool = True) -> float:
-        """Of one of so many that reach into another rank's."""
+    def remote_rate(self, *, pull: bool = False, warps: int = 8, near: bool = True) -> float:
+        """Of a worker that reaches into another rank's memory, while no other one does."""
         alone = (self.pull if pull else self.push) * (self.few_warps if warps <= FEW_WARPS else 1.0)
-        return min(alone, (self.link if near else self.network) / workers)
+        return min(alone, self.peer_link if near else self.network)
 
     def copy_rate(self, streams: int = 1) -> float:
         """Of one of so many streams that copy to or from a peer."""

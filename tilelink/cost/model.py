@@ -92,7 +92,7 @@ class Clock:
         begin = np.zeros(self.table.ranks)
         for name in executor.after:
             begin = np.maximum(begin, self.ends[name])
-        if executor.engine.launched:
+        if executor.engine.launched and not (executor.engine.by == "host" and self.table.lowered.entry):
             begin = begin + self.machine.launch
         self.begins[executor.name] = begin
         free = np.repeat(begin[:, None], loops[0].workers if loops else 1, axis=1)

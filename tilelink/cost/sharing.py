@@ -67,7 +67,7 @@ def slower(
     shares = [np.minimum(end[:, None], edges[1:]) - np.maximum(begin[:, None], edges[:-1]) for begin, end in spans]
     shares = [np.clip(share, 0, None) / edges[1] for share in shares[: len(demands)]]
     busy: list[Array] = []
-    for kind, limit in enumerate((machine.link_limit, machine.network)):
+    for kind, limit in enumerate((machine.link, machine.network)):
         moved = [d.moved[kind] for d in demands]
         out = sum(m.sum(axis=1)[:, None] * share for m, share in zip(moved, shares, strict=True))
         into = sum(m.T @ share for m, share in zip(moved, shares, strict=True))

@@ -168,7 +168,7 @@ class Work:
         """Of a product's tile, operands come while others are multiplied, and what it stores on its rank is in its fixed cost."""
         copies = {id(op.target): op.source for op in walk(self.loop.body) if isinstance(op, Copy)}
         sources = {id(source) for source in copies.values()}
-        here = 1 / self.machine.local_rate(self.workers)
+        here = max(1 / self.machine.worker_memory, self.workers / self.machine.memory)
         for row in self.rows:
             if isinstance(row.op, Await) and row.op.doorbell:
                 self.costs.append(Cost(row, where(row, np.full((1,) * row.depth, self.machine.doorbell))))
@@ -179,7 +179,7 @@ class Work:
             if id(row.op) in copies:
                 source = row(copies[id(row.op)].rank)
                 away, pull = (peer != rank) | (source != rank), bool((source != rank).any())
-                there = self._per_byte(rank, np.where(source != rank, source, peer), pull)
+                there = self._per_byte(row, np.where(source != rank, source, peer), pull)
                 fixed = 0.0 if self.by_workers else self.machine.copy
                 local = here * np.where(away, 1, 2) if self.by_workers else np.where(away, 0, 2 / self.machine.memory)
                 us, size = where(row, np.full((1,) * row.depth, fixed)), where(row, size)
@@ -189,23 +189,39 @@ class Work:
                 # Of what data picks from a box, a tile takes its share.
                 share = max(self.tiles, 1) if row.op.by_data is not None and self.loop.by_data is None else 1
                 often = once(row, size / share) if isinstance(row.op, Read) else where(row, size / share)
-                there = self._per_byte(rank, peer, isinstance(row.op, Read))
+                there = self._per_byte(row, peer, isinstance(row.op, Read))
                 away, local = peer != rank, 0.0 if hidden else here
                 self.costs.append(
                     Cost(row, 0.0, often * np.where(away, there, 0.0), often * np.where(away, 0.0, local))
                 )
 
-    def _per_byte(self, rank: Array, peer: Array, pull: bool) -> Array:
-        """Microseconds for a byte between two ranks, by one of the workers."""
+    def _per_byte(self, row: Row, peer: Array, pull: bool) -> Array:
+        """Microseconds for a byte between two ranks, by one of the workers. All whose tiles of a wave reach other ranks
+        share what the links give; streams take turns."""
+        machine, rank = self.machine, row.values["rank"]
+        together: Array = self._together(row, peer != rank) if self.by_workers else self.workers
 
-        def us(near: bool) -> float:
+        def us(near: bool) -> Array:
+            shared = together / (machine.link if near else machine.network)
             if self.by_workers:
-                return 1 / self.machine.remote_rate(self.workers, pull=pull, warps=self.executor.warps, near=near)
-            return self.workers / self.machine.network if not near else 1 / self.machine.copy_rate(self.workers)
+                alone = machine.remote_rate(pull=pull, warps=self.executor.warps, near=near)
+            else:
+                alone = machine.peer_link if near else machine.network
+            return np.maximum(1 / alone, shared)
 
-        if self.table.ranks <= self.machine.gpus:
-            return np.asarray(us(True))
-        return np.where(self.machine.same_node(rank, peer), us(True), us(False))
+        if self.table.ranks <= machine.gpus:
+            return us(True)
+        return np.where(machine.same_node(rank, peer), us(True), us(False))
+
+    def _together(self, row: Row, there: Array) -> Array:
+        """By tile, how many tiles of its wave an op is executed for where this holds."""
+        wide = where(row, there * np.ones((1,) * row.depth))
+        turns = tuple(range(self.at.ndim, row.depth))
+        by_position = self._by_position(wide.max(axis=turns, keepdims=True) if turns else wide, 0.0)
+        ranks, tiles = by_position.shape
+        waves = -(-tiles // self.workers)
+        padded = np.pad(by_position, ((0, 0), (0, waves * self.workers - tiles))).reshape(ranks, waves, self.workers)
+        return self.by_tile(np.repeat(padded.sum(axis=2), self.workers, axis=1)[:, :tiles])
 
     def _product(self, product: Product) -> None:
         high, wide = self.tile
