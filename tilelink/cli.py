@@ -1,4 +1,4 @@
-"""The command line: `tilelink demo | plan | verify | emit | run | stress | replay | trace | tune | bench`."""
+"""The command line: `tilelink demo | plan | estimate | verify | emit | run | stress | replay | trace | tune | bench | …`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilelink.bench import BenchCase
     from tilelink.explore.cases import Case, Ranks
     from tilelink.explore.running import Outcome
+    from tilelink.ir.plan import Plan
     from tilelink.ir.topology import Topology
     from tilelink.pipeline.compiled import Compiled
     from tilelink.pipeline.operator import Operator
@@ -94,6 +95,9 @@ Schedule = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="Of the inputs: bf16, f16 or f32.")]
 Delayed = Annotated[bool, typer.Option("--delayed-stores", help="Simulated stores may arrive late, until ordered.")]
+On = Annotated[
+    str | None, typer.Option(help="A machine by name, as 8xH200, or a file; predict on it.", metavar="NAME|FILE.toml")
+]
 For = Annotated[Target, typer.Option("--target", help="The device to plan for.")]
 
 
@@ -144,19 +148,56 @@ def plan(
     target: For = Target.simulated,
     verify: Annotated[bool, typer.Option(help="Prove it first.")] = True,
     picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
+    machine: On = None,
 ) -> None:  # fmt: skip
-    """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
+    """Print the derived mapping: tiles, orders, owners, channels, credits, the steps of a call, and how long it may take."""
     from tilelink.explore.tables import plan_table
 
     console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
-    topology = _topology(target, case)
+    topology = _on(machine, case) if machine is not None else _topology(target, case)
     made = case.compiled(topology).plan if verify else case.unproven(topology)
     _head(console, case)
     console.print(plan_table(made))
+    if machine is not None:
+        _estimate(console, made, machine)
     if picture is not None:
         from tilelink.explore.tiles import mapping_picture
 
         _say(console, "picture", str(mapping_picture(made, picture)))
+
+
+@app.command()
+def estimate(
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16", machine: On = "8xH200",
+) -> None:  # fmt: skip
+    """Predict how long a call takes on a machine, what its executors do until then, and how far that is from the bound."""
+    console, case = _console(), _case(op, shape, backend, schedule, dtype)
+    _head(console, case)
+    _estimate(console, case.unproven(_on(machine or "8xH200", case)), machine or "8xH200")
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path, typer.Option(help="The file to write.", metavar="FILE.toml")],
+    name: Annotated[str, typer.Option(help="What to call the machine; default: as the file.")] = "",
+) -> None:
+    """Measure the GPU at hand, and under torchrun the links between several, for `--machine FILE.toml`."""
+    import torch
+
+    from tilelink.bench.calibration import calibrate as measured
+    from tilelink.bench.calibration import file_of
+    from tilelink.cost.machine import parse
+
+    session, console = _here()
+    gpu, found = measured(session)
+    major, minor = torch.cuda.get_device_capability()
+    text = file_of(name or out.stem, gpu, 10 * major + minor, session.backend.ranks if session else 1, found)
+    parse(text, str(out))
+    for figure, value in found.items():
+        _say(console, figure, f"{value.value:.4g}  {value.said}")
+    if not console.quiet:
+        out.write_text(text, encoding="utf-8")
+    _say(console, "machine", str(out))
 
 
 @app.command()
@@ -475,7 +516,33 @@ def _topology(target: Target, case: Case) -> Topology:
     return replace(case.topology, backend="peer", device=device)
 
 
+def _on(machine: str, case: Case) -> Topology:
+    """As many of the machine's GPUs as the case has ranks."""
+    from tilelink.explore.model import Machine
+
+    return replace(case.topology, backend="peer", device=Machine.load(machine).device())
+
+
 # ------------------------------------------------------------------------------------------------- running and reporting
+def _estimate(console: Console, plan: Plan, machine: str) -> None:
+    """What the cost model says of a plan."""
+    from tilelink.explore.model import Machine, bound
+
+    on = Machine.load(machine)
+    found = bound(plan, on)
+    _say(
+        console,
+        "machine",
+        f"{on.name}: {sum(s.startswith('fitted') for _, s in on.sources)} figures fitted, others said",
+    )
+    _say(console, "predicted", f"{found.prediction.us:.1f} µs")
+    for executor, end in found.prediction.ends.items():
+        _say(console, executor, f"{found.prediction.begins[executor].min():.1f} to {end.max():.1f} µs")
+    for limit in found.limits:
+        _say(console, limit.resource, f"at least {limit.us:.1f} µs, on rank {limit.rank}")
+    _say(console, "bound", str(found))
+
+
 def _run(
     case: Case,
     compiled: Compiled,

@@ -20,7 +20,7 @@ class Interval:
     """From when until when something happens on a rank, in microseconds from the beginning of the call.
 
     Attributes:
-        resource: `SM 17`, `gather 0` (a stream of the step's), `host`, `link out` or `link in`.
+        resource: `SM 17`, `gather 0` (a stream of an executor's), `host`, `link out` or `link in`.
         name: the step.
         kind: `work`, `wait`, `copy` (by a stream) or `transfer` (what a link does meanwhile).
         tile: its indices; none of what has no tiles.
@@ -96,7 +96,7 @@ def _intervals(played: Played) -> Iterator[Interval]:
             if tile and tile[0] < 0:
                 continue
             number, end, long = int(played.who[rank, t % workers]), float(played.ends[rank, t]), float(work.us[rank, t])
-            on = {"kernel": f"SM {number + work.first}", "stream": f"{name} {number}"}.get(by, "host")
+            on = {"kernel": f"SM {number + work.first}", "stream": f"{work.executor.name} {number}"}.get(by, "host")
             free = float(played.begins[rank, t])
             if end - long - free > LEAST:
                 yield Interval(rank, on, name, free, end - long, f"wait: {name} {_said(tile)}", tile, "wait")

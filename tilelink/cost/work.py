@@ -196,8 +196,8 @@ class Work:
                 )
 
     def _per_byte(self, row: Row, peer: Array, pull: bool) -> Array:
-        """Microseconds for a byte between two ranks, by one of the workers. All whose tiles of a wave reach other ranks
-        share what the links give; streams take turns."""
+        """Microseconds for a byte between two ranks, by one of the workers. All whose tiles of a wave reach other ranks share
+        what the links give, and so do streams."""
         machine, rank = self.machine, row.values["rank"]
         together: Array = self._together(row, peer != rank) if self.by_workers else self.workers
 
