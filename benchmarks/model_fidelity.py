@@ -26,18 +26,19 @@ from benchmarks.cost_agreement import placed, spearman
 from tilelink import Operator, TilelinkError, ops, sms
 from tilelink.bench.running import commit
 from tilelink.cost import H200, Machine, bound, predict
+from tilelink.cost.model import Clock
 from tilelink.explore.cases import Case, names_of
-from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
+from tilelink.proof.table import Table
 
 RESULTS = Path(__file__).parent / "results"
 OUT = RESULTS / "model-fidelity.json"
 SCHEDULES = "schedules-2"
 FITTED = (
-    "tile_fixed", "tile_small", "tile_depth", "tall", "reread", "tile_latency", "link", "push", "pull", "few_warps", "copy",
-    "doorbell", "launch", "remote_signal", "worker_memory",
+    "tile_fixed", "tile_small", "tile_depth", "tall", "tile_latency", "link", "push", "pull", "few_warps", "copy",
+    "doorbell", "launch", "remote_signal", "worker_memory", "tile_flops",
 )  # fmt: skip
 MISSED = 0.20
 DEFAULT = {"ag_gemm": "ce push | 128x256 g16", "gemm_rs": "ce 1024 | behind | 128x256 g8"}
@@ -57,8 +58,8 @@ class Run:
     plan: Plan
 
     @cached_property
-    def lowered(self) -> Lowered:
-        return lower(self.plan)
+    def table(self) -> Table:
+        return Table.of(lower(self.plan))
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _as_recorded(operator: Operator, schedule: str) -> Operator:
 
 # ----------------------------------------------------------------------------------------------------------------- fit
 def times(found: Sequence[Run], machine: Machine) -> np.ndarray:
-    return np.array([predict(run.lowered, machine).us for run in found])
+    return np.array([Clock(run.table, machine).run().us for run in found])
 
 
 def weights(found: Sequence[Run]) -> np.ndarray:
@@ -281,7 +282,7 @@ def table() -> dict[str, Any]:
             "predicted_us": round(float(predicted), 1),
             "without_its_shape_us": round(shapes[f"{r.operator} {r.shape}"].pop(0), 1),
             "without_its_operator_us": round(operators[r.operator].pop(0), 1),
-            "bound_us": round(bound(r.lowered).us, 1),
+            "bound_us": round(bound(r.table.lowered).us, 1),
         }
         for r, predicted in zip(taken, us, strict=True)
     ]
@@ -309,6 +310,48 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ],
         "faster_than_their_bound": [r["shape"] for r in rows if r["measured_us"] < r["bound_us"]],
     }
+
+
+def page_table(told: dict[str, Any]) -> str:
+    """The table of docs/cost-model.md."""
+    columns = {
+        "all runs": "predicted",
+        "shape left out": "leave_one_shape_out",
+        "operator left out": "leave_one_operator_out",
+    }
+    lines = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
+    kinds = {
+        "mean": "mean error",
+        "median": "median error",
+        "p95": "95th percentile of the error",
+        "worst": "worst error",
+    }
+    for key, name in kinds.items():
+        lines.append(f"| {name} | " + " | ".join(f"{told[c]['error'][key]:.1%}" for c in columns.values()) + " |")
+    searched = (f"{told[c]['error_of_schedules']['mean']:.1%}" for c in columns.values())
+    lines.append("| mean error of searched schedules | " + " | ".join(searched) + " |")
+    ranked = (f"{told[c]['spearman_median']:.2f}" for c in columns.values())
+    lines.append("| Spearman within a shape, median | " + " | ".join(ranked) + " |")
+    for key, name in (("regret_median", "regret, median"), ("regret_p95", "regret, 95th percentile")):
+        lines.append(f"| {name} | " + " | ".join(f"{told[c][key]:.1%}" for c in columns.values()) + " |")
+    lines += [
+        "",
+        "| searched | Spearman | regret | regret of the default | mean error | worst |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in told["ranking"]:
+        lines.append(
+            f"| {r['operator']} {r['shape']} | {r['spearman']:.2f} | {r['regret']:.1%} | {r['regret_of_the_default']:.1%} | "
+            f"{r['error']['mean']:.1%} | {r['error']['worst']:.0%} |"
+        )
+    lines += ["", "| operator | runs | mean error | worst |", "|---|---|---|---|"]
+    lines += [f"| {n} | {r['runs']} | {r['mean']:.1%} | {r['worst']:.0%} |" for n, r in told["by_operator"].items()]
+    return "\n".join(lines)
+
+
+def page_speed(told: dict[str, Any]) -> str:
+    """What docs/cost-model.md says of the model's own time."""
+    return "; ".join(f"{name}: {found['seconds']:.2f} s" for name, found in told.items()) + "."
 
 
 def speed() -> dict[str, Any]:

@@ -51,9 +51,8 @@ class Machine:
         tile_depth: of the large tile for each element of depth, and of others by their area; `tall`: a tile with more rows than
             columns takes so much more.
         library_fixed, library_depth: the same of the vendor's matmul; `library_call`: what a library's call costs a stream.
-        flops: what matmuls sustain; `flops_limit`: what none exceeds.
+        flops: what the vendor's matmul sustains; `tile_flops`: what emitted ones do; `flops_limit`: what none exceeds.
         memory: bandwidth of a GPU's memory that kernels reach; `memory_limit`: what none exceeds; `worker_memory`: of one SM.
-        reread: of the bytes that a wave of a matmul's tiles brings into the L2 cache, the share that products do not hide.
         tile_latency: of a tile that computes no product, whatever its bytes.
         link: of a copy engine, in one direction; `peer_link`: to one peer; `link_limit`: of all links of a GPU together;
             `network`, `network_signal`: between nodes, of one GPU: bandwidth and latency.
@@ -82,11 +81,11 @@ class Machine:
     library_depth: float
     library_call: float
     flops: float
+    tile_flops: float
     flops_limit: float
     memory: float
     memory_limit: float
     worker_memory: float
-    reread: float
     tile_latency: float
     link: float
     peer_link: float
@@ -132,9 +131,9 @@ class Machine:
         return self.tile_depth * rows * columns / (LARGE.rows * LARGE.columns) * (self.tall if rows > columns else 1.0)
 
     def sustained(self, depth: float, busy: float) -> float:
-        """By what products of a depth take longer where so much of all SMs is busy all the time: no kernel multiplies faster for
-        long than a library does."""
-        large = 2 * LARGE.rows * LARGE.columns * depth / self.flops * self.sms
+        """By what products of a depth take longer where so much of all SMs is busy all the time: power lets no kernel multiply as
+        fast for long as one tile alone."""
+        large = 2 * LARGE.rows * LARGE.columns * depth / self.tile_flops * self.sms
         return max(1.0, busy * large / self.tile(LARGE, depth))
 
     def tile(self, tile: Tile, depth: float) -> float:

@@ -6,7 +6,6 @@ Arrays have the axes of the row: ranks, indices of the tile, turns. Along those 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,26 +58,6 @@ def touched(table: Table, row: Row) -> float:
     for low, high in op.box:
         long = row(high).max(axis=axes, initial=0) - row(low).min(axis=axes, initial=1 << 62)
         out *= max(float(long.max(initial=0)), 0.0)
-    return out
-
-
-def filled(table: Table, operands: Sequence[Row], at: Array, workers: int) -> Array:
-    """By wave of so many tiles, the bytes of operands that they touch, what several of them share once; on the first rank."""
-    where_at = np.argwhere(at[0] >= 0)
-    tiles = where_at[np.argsort(at[0][tuple(where_at.T)], kind="stable")]
-    waves = -(-len(tiles) // workers)
-    out = np.zeros(waves)
-    for row in operands:
-        edges = [row(edge) for pair in access(row).box for edge in pair]
-        own = [k for k in range(at.ndim - 1) if any(e.shape[1 + k] > 1 for e in edges)]
-        number = np.zeros(len(tiles), dtype=np.int64)
-        for k in own:
-            number = number * at.shape[1 + k] + tiles[:, k]
-        padded = np.full(waves * workers, -1)
-        padded[: len(number)] = number
-        found = np.sort(padded.reshape(waves, workers), axis=1)
-        distinct = (np.diff(found, axis=1, prepend=-1) > 0).sum(axis=1)
-        out += distinct * float(summed(row, where(row, nbytes(table, row))).max(initial=0))
     return out
 
 

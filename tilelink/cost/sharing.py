@@ -13,7 +13,7 @@ import numpy as np
 
 from tilelink.cost.machine import Machine
 from tilelink.cost.prediction import Played
-from tilelink.cost.rows import Array, nbytes, summed, where
+from tilelink.cost.rows import Array, nbytes, summed, touched, where
 from tilelink.cost.work import Work
 from tilelink.ir.lowered import Read, Write
 
@@ -37,14 +37,15 @@ class Demand:
         for row, between in work.crossing():
             # A read brings bytes here, from where they are.
             moved += (between / long[:, None]).T if isinstance(row.op, Read) else between / long[:, None]
+        operands = {id(read) for product in work.made for read in product.operands}
         for row in work.rows:
-            if isinstance(row.op, Read | Write):
-                size = where(row, nbytes(work.table, row))
-                hidden = work.waves is not None and any(row.op is read for p in work.made for read in p.operands)
-                if not hidden:
-                    often = summed(row, size)
-                    local = local + often.sum(axis=tuple(range(1, row.depth))) * _repeated(work, often)
-        local = (local + (0.0 if work.waves is None else work.waves.sum())) / long
+            if id(row.op) in operands:
+                # From the L2 cache, but once.
+                local = local + touched(work.table, row)
+            elif isinstance(row.op, Read | Write):
+                often = summed(row, where(row, nbytes(work.table, row)))
+                local = local + often.sum(axis=tuple(range(1, row.depth))) * _repeated(work, often)
+        local = local / long
         rank = np.arange(ranks)
         near = machine.same_node(rank[:, None], rank)
         return Demand((moved * near, moved * ~near), np.broadcast_to(local, (ranks,)))

@@ -14,7 +14,6 @@ from tilelink.cost.rows import (
     Array,
     axes_of,
     columns,
-    filled,
     in_turn,
     lengths,
     nbytes,
@@ -54,6 +53,8 @@ class Cost:
 
     def slowed(self, link: Array, memory: Array) -> Cost:
         """Where links and memory take so many times as long on each rank."""
+        if (link == 1).all() and (memory == 1).all():
+            return replace(self, us=self.us + self.link + self.memory)
         shape = (-1,) + (1,) * (self.row.depth - 1)
         return replace(self, us=self.us + self.link * link.reshape(shape) + self.memory * memory.reshape(shape))
 
@@ -78,8 +79,6 @@ class Work:
     """(rank, position): what each tile takes for its products."""
     us: Array = None
     """(rank, position): what each tile takes in all."""
-    waves: Array = None
-    """Of a matmul, the bytes of its operands that each wave of tiles touches."""
     awaits: list[Event] = field(default_factory=list[Event])
     signals: list[Event] = field(default_factory=list[Event])
 
@@ -101,10 +100,6 @@ class Work:
             read = sum(touched(table, row) for row in operands)
             self.own = self.own * self.machine.sustained(deep, self.tiles / waves / self.machine.sms)
             self.own = np.maximum(self.own, read / self.machine.memory / waves)
-            if self.made and self.loop.by_data is None:
-                self.waves = filled(table, operands, self.at, self.workers)
-                reread = np.repeat(self.waves * self.machine.reread / self.machine.memory, self.workers)
-                self.own = self.own + reread[: self.tiles]
         self.share(np.ones(table.ranks), np.ones(table.ranks))
 
     def share(self, link: Array, memory: Array) -> None:
