@@ -457,6 +457,21 @@ def test_help_lists_the_commands() -> None:
     assert [name for name in ("demo", "emit", "plan", "verify", "run") if name not in printed] == []
 
 
+def test_an_estimate_says_what_binds_on_a_machine() -> None:
+    """Slower links bind where faster ones do not."""
+    shape = ("ag_gemm", "--shape", "8192x1024x1024", "--ranks", "4")
+    printed = command("estimate", *shape).output
+    assert "8xH200" in printed
+    assert "the compute of rank 0 binds" in printed
+    assert "the link" in command("plan", *shape, "--machine", "8xMI300X").output
+    assert "TL731" in command("estimate", *shape, "--machine", "8xH300", code=1).output
+
+
+def test_nothing_is_calibrated_without_a_gpu(tmp_path: Path) -> None:
+    assert "TL733: there is no GPU" in command("calibrate", "--out", str(tmp_path / "x.toml"), code=1).output
+    assert not (tmp_path / "x.toml").exists()
+
+
 def test_schedules_may_be_tried_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     """For an operator that computes something else than its signature states."""
     monkeypatch.setattr("tilelink.explore.cases.TOLERANCE", {"bf16": -1.0})

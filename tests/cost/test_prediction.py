@@ -52,7 +52,7 @@ def test_nothing_does_two_things_at_once_and_the_last_ends_the_call(everything: 
 def test_every_tile_is_there_once() -> None:
     found = predict(lowered(ops.ag_gemm, 2, {"M": 1024, "N": 1024, "K": 512}))
     tiles = [i.tile for i in found.timeline if i.rank == 0 and i.name == "matmul" and i.kind == "work"]
-    assert len({*tiles}) == len(tiles) == 32
+    assert len({*tiles}) == len(tiles) == 16 * 4
     assert {i.resource.split()[0] for i in found.timeline} <= {"SM", "gather", "link", "host"}
 
 
@@ -99,14 +99,6 @@ def test_few_workers_push_slower_than_many_until_the_link_is_full() -> None:
 
     assert us(4) > 1.6 * us(8)
     assert us(16) > us(32) > 8192 // 2 * 4096 * 2 / H200.link
-
-
-def test_an_order_without_groups_reads_more_than_one_with() -> None:
-    def us(order: str) -> float:
-        matmul = sms(M=128, N=256, K=64, num_warps=8, num_stages=3, order=("ring", order))
-        return predict(lowered(ops.ag_gemm.schedule(matmul=matmul), 2, {"M": 8192, "N": 7168, "K": 4096})).us
-
-    assert us("row") > us("group 16")
 
 
 # --------------------------------------------------------------------------------------------------------------- bounds

@@ -93,11 +93,17 @@ def _limits(loops: Sequence[Played], machine: Machine) -> Iterator[Limit]:
     passed = _memory(works, ranks)
     if passed.any():
         yield _limit("memory", launch + passed / machine.memory_limit, [_of_rank(p) for p in loops])
-    for name, moved, rate in (("link", near, machine.link_limit), ("network", far, machine.network)):
-        for way, by_rank in (("out", moved.sum(axis=1)), ("in", moved.sum(axis=0))):
-            if by_rank.any():
+    # All that goes to one peer goes over one link where there are no switches.
+    one = machine.link_limit * machine.peer_link / machine.link
+    for name, moved, rate, alone in (
+        ("link", near, machine.link_limit, one),
+        ("network", far, machine.network, np.inf),
+    ):
+        for way, axis in (("out", 1), ("in", 0)):
+            if moved.any():
+                us = np.maximum(moved.sum(axis=axis) / rate, moved.max(axis=axis) / alone)
                 crossing = [_of_link(p, way, machine, name == "link") for p in loops if any(p.work.crossing())]
-                yield _limit(f"{name} {way}", by_rank / rate, crossing)
+                yield _limit(f"{name} {way}", us, crossing)
 
 
 def _crossing(works: Sequence[Work], machine: Machine, ranks: int) -> tuple[Array, Array]:
