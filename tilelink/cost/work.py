@@ -194,6 +194,8 @@ class Work:
         """Microseconds for a byte between two ranks, by one of the workers. All whose tiles of a wave reach other ranks share
         what the links give, and so do streams."""
         machine, rank = self.machine, row.values["rank"]
+        if not (peer != rank).any():
+            return np.zeros((1,) * row.depth)
         together: Array = self._together(row, peer != rank) if self.by_workers else self.workers
 
         def us(near: bool) -> Array:
