@@ -171,7 +171,7 @@ def estimate(
     op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16", machine: On = "8xH200",
 ) -> None:  # fmt: skip
     """Predict how long a call takes on a machine, what its executors do until then, and how far that is from the bound."""
-    console, case = _console(), _case(op, shape, backend, schedule, dtype)
+    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
     _head(console, case)
     _estimate(console, case.unproven(_on(machine or "8xH200", case)), machine or "8xH200")
 

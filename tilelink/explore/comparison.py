@@ -133,7 +133,7 @@ def _simulated(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             shown = ", ".join(f"{n}=…" for n in passed)
             raise TilelinkError(
                 "TL717",
-                f"a unfused form calls `torch.distributed.{name}({shown})`, which simulated ranks do not have",
+                f"an unfused form calls `torch.distributed.{name}({shown})`, which simulated ranks do not have",
                 why=f"they have sums, gathers and exchanges of equal parts, by {', '.join(_HAVE)}",
                 hint="write the unfused form with these, compare under torchrun, or pass --no-check",
             )

@@ -169,7 +169,7 @@ class Calls:
         return self._variants[schedule]
 
     def choice(self, bound: Bound, topology: Topology, *, plain: bool) -> Choice:
-        """How a call like this one runs, and why. `plain`: there is a unfused form that can run."""
+        """How a call like this one runs, and why. `plain`: there is an unfused form that can run."""
         compiler = self.compiler
         if self.scheduled:
             return Choice(compiler.schedule, "as it is scheduled")

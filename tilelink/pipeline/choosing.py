@@ -54,7 +54,7 @@ def choose(problem: Problem, own: Schedule, plan: Callable[[Schedule], Plan], *,
     Args:
         own: the schedule that the operator comes with.
         plan: the operator's plan for the call with a schedule.
-        plain: there is a unfused form that can run.
+        plain: there is an unfused form that can run.
     """
     found = measured(problem, plain, near=True)
     far = measured(problem, plain, near=False) if found is None else None
@@ -73,7 +73,7 @@ def measured(problem: Problem, plain: bool, *, near: bool) -> Choice | None:
     """The schedule that the package ships for such a problem.
 
     Args:
-        plain: there is a unfused form that can run.
+        plain: there is an unfused form that can run.
         near: only what was measured at such sizes, in their bucket: of others an estimate knows more.
     """
     found = nearest(shipped(), problem, 0.0 if near else FAR)
