@@ -25,7 +25,7 @@ from tilelink.runtime.session import require
 from tilelink.tuning import tables
 from tilelink.tuning.comparison import apart, tolerance
 from tilelink.tuning.records import record_of, schedule_of
-from tilelink.tuning.search import Search
+from tilelink.tuning.search import Measured
 from tilelink.tuning.tables import DiskCache, Entry, Problem
 
 RANKS = 2
@@ -188,9 +188,9 @@ def test_it_is_compared_once_and_only_rank_0_reads(monkeypatch: pytest.MonkeyPat
     keep(OTHER)
     compared: list[Schedule] = []
     read: list[int] = []
-    wrong, load = Search.wrong, DiskCache.load
+    wrong, load = Measured.wrong, DiskCache.load
 
-    def noted(self: Search, schedule: Schedule) -> str:
+    def noted(self: Measured, schedule: Schedule) -> str:
         compared.append(schedule)
         return wrong(self, schedule)
 
@@ -198,7 +198,7 @@ def test_it_is_compared_once_and_only_rank_0_reads(monkeypatch: pytest.MonkeyPat
         read.append(tilelink.rank())
         return load(self, problem)
 
-    monkeypatch.setattr(Search, "wrong", noted)
+    monkeypatch.setattr(Measured, "wrong", noted)
     monkeypatch.setattr(DiskCache, "load", loaded)
 
     def body() -> list[Placement | None]:
@@ -244,7 +244,7 @@ def test_an_argument_that_a_schedule_leaves_otherwise_is_noticed(monkeypatch: py
     def body() -> list[str]:
         x = torch.arange(32.0).view(8, 4)
         tuning = operator.tuning(x)
-        search = tuning._search(0.0, {})
+        search = tuning.measured()
         right = search.wrong(operator.schedules)
         run = Prepared.run
 

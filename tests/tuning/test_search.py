@@ -15,11 +15,11 @@ from tilelink import Operator, TilelinkError, copy_engine, fused, library, ops, 
 from tilelink.explore.cases import Case
 from tilelink.explore.report_tables import tuned_sheet
 from tilelink.explore.running import tune_case
-from tilelink.ir.schedule import Placement, Schedule
-from tilelink.pipeline.tuning import Trial, Tuning
+from tilelink.ir.schedule import Library, Placement, Schedule
+from tilelink.pipeline.tuning import RankCandidate, Tuning
 from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of
-from tilelink.tuning.search import UNFUSED
+from tilelink.tuning.search import Limits
 from tilelink.tuning.space import space_of
 
 RANKS = 2
@@ -47,24 +47,24 @@ def tuning(operator: Operator) -> Tuning:
 
 def test_all_ranks_find_the_same_and_the_slow_one_loses() -> None:
     def body() -> Any:
-        found = tuning(ops.ag_gemm).search(60, SPACE)
-        return found.best, tuple(found.ms.items()), tuple(found.failed.items()), found.best_ms
+        found = tuning(ops.ag_gemm).search(Limits(), SPACE)
+        return found.best, found.trials, found.failed
 
     results = tilelink.launch(body, RANKS)
     assert results[0] == results[1]
-    best, ms, failed, best_ms = results[0]
-    assert best_ms <= min(t for _, t in ms) * 1.01
-    assert best.get("matmul") != SLOW
-    slow = [t for s, t in ms if s.get("matmul") == SLOW]
+    best, trials, failed = results[0]
+    assert best.us == min(t.us for t in trials if t.us is not None)
+    assert best.schedule.get("matmul") != SLOW
+    slow = [t.us for t in trials if t.schedule.get("matmul") == SLOW]
     assert slow
-    assert min(slow) > best_ms
-    (refused,) = {s.get("matmul") for s, _ in failed}
+    assert min(slow) > best.us
+    (refused,) = {t.schedule.get("matmul") for t in failed}
     assert isinstance(refused, type(MATMUL))
     assert dict(refused.tile)["M"] == 24
-    assert all(why.startswith("rank 0: TL314") for _, why in failed)
+    assert all(t.why.startswith("rank 0: TL314") for t in failed)
 
 
-class Picky(Trial):
+class Picky(RankCandidate):
     """A candidate that does not compile on the last rank."""
 
     def compile(self) -> None:
@@ -74,7 +74,7 @@ class Picky(Trial):
         super().compile()
 
 
-class Hopeless(Trial):
+class Hopeless(RankCandidate):
     """No candidate compiles."""
 
     def compile(self) -> None:
@@ -82,16 +82,16 @@ class Hopeless(Trial):
 
 
 def test_it_begins_with_a_schedule_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilelink.pipeline.tuning.Trial", Hopeless)
+    monkeypatch.setattr("tilelink.pipeline.tuning.RankCandidate", Hopeless)
     with pytest.raises(TilelinkError) as caught:
-        tilelink.launch(lambda: tuning(ops.ag_gemm).search(60, SPACE), RANKS)
+        tilelink.launch(lambda: tuning(ops.ag_gemm).search(Limits(), SPACE), RANKS)
     assert str(caught.value).splitlines() == [
         "TL462: the schedule to begin with does not run: rank 0: TL405: too many workers",
         "  do:  begin with one that runs: op.schedule(…).tune(…)",
     ]
 
 
-class Wrong(Trial):
+class Wrong(RankCandidate):
     """A candidate whose result is wrong on the first rank."""
 
     def run(self, outs: Sequence[torch.Tensor] = ()) -> Any:
@@ -103,25 +103,29 @@ class Wrong(Trial):
     ("kind", "why"),
     [(Picky, "rank 1: TL405: too many workers"), (Wrong, "rank 0: TL463: a wrong result")],
 )
-def test_what_fails_on_one_rank_fails_on_all(kind: type[Trial], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilelink.pipeline.tuning.Trial", kind)
+def test_what_fails_on_one_rank_fails_on_all(
+    kind: type[RankCandidate], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilelink.pipeline.tuning.RankCandidate", kind)
 
     def body() -> Any:
-        found = tuning(ops.ag_gemm).search(60, {"matmul": (MATMUL, sms(M=64, N=32, K=32, order="ring"))})
-        return list(found.ms), list(found.failed.items())
+        found = tuning(ops.ag_gemm).search(Limits(), {"matmul": (MATMUL, sms(M=64, N=32, K=32, order="ring"))})
+        return found.ranked, found.failed
 
     results = tilelink.launch(body, RANKS)
     assert results[0] == results[1]
-    ms, failed = results[0]
-    assert [(s.get("matmul"), w) for s, w in failed] == [(MATMUL, why)]
-    assert len(ms) == 2  # as it comes, and the other one
+    ranked, failed = results[0]
+    assert [(t.schedule.get("matmul"), t.why) for t in failed] == [(MATMUL, why)]
+    assert len(ranked) == 2  # as it comes, and the other one
 
 
 def test_a_candidate_that_does_not_fit_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trial, "needs", lambda self: 1 << 50 if self.compiler.schedule.get("matmul") == MATMUL else 0)
+    monkeypatch.setattr(
+        RankCandidate, "needs", lambda self: 1 << 50 if self.compiler.schedule.get("matmul") == MATMUL else 0
+    )
 
     def body() -> list[str]:
-        return list(tuning(ops.ag_gemm).search(60, {"matmul": (MATMUL,)}).failed.values())
+        return [t.why for t in tuning(ops.ag_gemm).search(Limits(), {"matmul": (MATMUL,)}).failed]
 
     assert tilelink.launch(body, RANKS) == [["not enough memory"]] * RANKS
 
@@ -134,21 +138,24 @@ def test_a_library_slots_and_the_plain_form_are_among_the_candidates(monkeypatch
 
     def body() -> Any:
         tuned = tuning(ops.ag_gemm)
-        report = tuned.search(60, None)
-        assert report.failed == {}
-        tried = {type(s.get("matmul")).__name__ for s in report.ms}, {s.slots for s in report.ms}
-        kept = tuned.kept(report)
+        study = tuned.search(Limits())
+        assert study.failed == ()
+        tried = (
+            {type(t.schedule.get("matmul")).__name__ for t in study.trials},
+            {t.schedule.slots for t in study.trials},
+        )
+        kept = tuned.kept(study)
         record = kept.record()
         assert record is not None
-        others = {"unfused": Times((0.0,), (0.0,)), "library": Times((1e-9,), (0.0,))}
-        plain = replace(report, final={**report.final, UNFUSED: others["unfused"]})
-        finalists = {"library": Schedule().merged({"matmul": by_library})}
-        best = replace(report, best=finalists["library"], finalists=finalists, final={"library": others["library"]})
-        sheet, known = tuned_sheet("op", kept, report), tuned_sheet("op", kept, None)
-        assert {row[1] for row in sheet.rows} >= {str(s) for s in report.finalists.values()}
-        assert known.rows[0][1] == str(report.best)
-        assert replace(plain, plain_may_win=False).won == form_of(report.best)
-        return tried, report.won == kept.won == record["won"] == form_of(report.best), plain.won, best.won, sheet.title
+        zero, nearly = Times((0.0,), (0.0,)), Times((1e-9,), (0.0,))
+        plain = replace(study, final={Schedule(unfused=True): zero})
+        library_first = next(s for s in study.tried if isinstance(s.get("matmul"), Library))
+        best = replace(study, final={library_first: nearly})
+        sheet, known = tuned_sheet("op", kept, study), tuned_sheet("op", kept, None)
+        assert sheet.rows[0][1] == str(study.best.schedule) == known.rows[0][1]
+        assert replace(plain, plain_may_win=False).won == form_of(study.best.schedule)
+        form = form_of(study.best.schedule)
+        return tried, study.won == kept.won == record["won"] == form, plain.won, best.won, sheet.title
 
     tried, said, plain, best, title = tilelink.launch(body, RANKS)[0]
     assert tried == ({"Library", "Sms"}, {1, 2, 3})
@@ -157,11 +164,10 @@ def test_a_library_slots_and_the_plain_form_are_among_the_candidates(monkeypatch
 
 
 def test_without_time_the_operator_stays_as_it_comes() -> None:
-    def body() -> tuple[int, int]:
-        found = tuning(ops.ag_gemm).search(0, SPACE)
-        return len(found.ms), found.out_of_time
+    def body() -> int:
+        return len(tuning(ops.ag_gemm).search(Limits(budget=0), SPACE).trials)
 
-    assert tilelink.launch(body, RANKS) == [(1, 0)] * RANKS
+    assert tilelink.launch(body, RANKS) == [1] * RANKS
 
 
 def test_a_tuned_operator_is_right_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,12 +204,12 @@ def test_other_operators_can_be_tuned_too(step: str, monkeypatch: pytest.MonkeyP
     operator, sizes = OTHERS[step]
     monkeypatch.setattr("tilelink.pipeline.tuning.space_of", lambda plan: {step: space_of(plan)[step][:2]})
     monkeypatch.setattr("tilelink.pipeline.tuning.SLOTS", ())
-    entry, report = tune_case(Case(operator, tuple(sizes.items()), RANKS), budget=60, fresh=True)
-    assert report is not None
-    assert report.failed == {}
-    assert len({s.get(step) for s in report.ms}) == len(report.ms) == 2
-    assert entry.ms == report.best_ms
-    assert report.plain_may_win is (operator in (ops.ag_attention, ops.all_reduce))
+    entry, study = tune_case(Case(operator, tuple(sizes.items()), RANKS), budget=60, fresh=True)
+    assert study is not None
+    assert study.failed == ()
+    assert len({t.schedule.get(step) for t in study.trials}) == len(study.trials) == 2
+    assert entry.ms == pytest.approx(study.ranked[0].us / 1e3)
+    assert study.plain_may_win is (operator in (ops.ag_attention, ops.all_reduce))
 
 
 def test_a_schedule_to_begin_with_that_is_refused_says_so() -> None:

@@ -231,15 +231,15 @@ class Case:
 
     def compiled(self, topology: Topology) -> Compiled:
         """Plan, verdict and source, made from shapes alone."""
-        return self.operator.compiler.compiled(self._bound(topology), topology)
+        return self.operator.compiler.compiled(self.bound(topology), topology)
 
     def unproven(self, topology: Topology) -> Plan:
         """The plan, whatever the proof would say of it."""
-        return self.operator.compiler.unproven(self._bound(topology), topology)
+        return self.operator.compiler.unproven(self.bound(topology), topology)
 
     def verdict(self, topology: Topology) -> Verdict:
         """Of the plan, whichever it is."""
-        return self.operator.compiler.verdict(self._bound(topology), topology)
+        return self.operator.compiler.verdict(self.bound(topology), topology)
 
     def validation(self, topology: Topology) -> Validation:
         """Of the emitted file, on simulated ranks that are like those of the plan."""
@@ -249,7 +249,8 @@ class Case:
         arguments = [self.arguments(rank) for rank in ranks]
         return validate(self.operator.name, made.lowered, [made.on(rank) for rank in ranks], arguments)
 
-    def _bound(self, topology: Topology) -> Bound:
+    def bound(self, topology: Topology) -> Bound:
+        """Sizes, dtypes and layouts of a call."""
         op = self.operator
         shapes = [self.local_shape(s, 0) for s in op.signature.inputs]
         return bind_shapes(op.name, op.signature, shapes, self._dtypes, self.given, topology, op.loc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -23,7 +24,7 @@ from tilelink.mapping.remote import crosses, reads_remote
 
 if TYPE_CHECKING:
     from tilelink.tracing import Total, Trace
-    from tilelink.tuning.search import Report
+    from tilelink.tuning.study import Study
     from tilelink.tuning.tables import Entry
 
 
@@ -81,20 +82,32 @@ def totals_sheet(trace: Trace) -> Sheet:
     return Sheet(title, ("rank", "what", "workers", "computing", "communicating", "both", "waiting", "idle"), rows)
 
 
-def tuned_sheet(name: str, entry: Entry, report: Report | None) -> Sheet:
-    """What a search has found, the finalists by their interleaved times."""
-    if report is None:
-        rows = [(f"{entry.ms:.4f}", str(entry.schedule))]
-        return Sheet(f"{name}: {entry.won}, known, {entry.measured}", ("ms", "schedule"), tuple(rows))
-    ranked = sorted(report.final, key=lambda n: report.final[n].median)
-    plain = Schedule(unfused=True)
-    rows = [(f"{report.final[n].median:.4f}", str(report.finalists.get(n, plain))) for n in ranked]
-    reasons: dict[str, int] = {}
-    for why in report.failed.values():
-        reasons[why] = reasons.get(why, 0) + 1
-    counts = f"{len(report.ms)} measured, {report.estimated_away} estimated away, {report.out_of_time} out of time"
+SHOWN = 4
+"""Schedules of a study, the best ones."""
+
+
+def tuned_sheet(name: str, entry: Entry, study: Study | None) -> Sheet:
+    """What tuning has found; `study` is None where it was known."""
+    if study is None:
+        rows = ((f"{entry.ms:.4f}", str(entry.schedule)),)
+        return Sheet(f"{name}: {entry.won}, known, {entry.measured}", ("ms", "schedule"), rows)
+    return study_sheet(name, study)
+
+
+def study_sheet(name: str, study: Study) -> Sheet:
+    """The best schedules of a search, the unfused form among them, whether the first ones tie, and why others cannot run."""
+    best = [(t.us or 0.0, str(t.schedule)) for t in study.ranked[:SHOWN]]
+    if study.plain_ms is not None:
+        best = sorted([*best, (1e3 * study.plain_ms, str(Schedule(unfused=True)))])
+    rows = [(f"{us / 1e3:.4f}", said) for us, said in best]
+    if len(study.ties) > 1:
+        rows.append(("–", f"the first {len(study.ties)} tie: their times differ by less than a hundredth"))
+    reasons = Counter(t.why for t in study.failed)
     rows += [("–", f"{n} cannot run: {why}") for why, n in reasons.items()]
-    return Sheet(f"{name}: {report.won} won, {counts}", ("ms", "schedule"), tuple(rows))
+    ran = len(study.trials) - len(study.failed)
+    verb = "measured" if study.on == "gpu" else "simulated" if study.on == "simulated" else "estimated"
+    counts = f"{ran} {verb}, {study.estimated_away} left out by the cost model, {study.left} left when it ended"
+    return Sheet(f"{name}: {study.won} won, {counts}", ("ms", "schedule"), tuple(rows))
 
 
 def _means(found: list[Total]) -> list[float]:

@@ -9,16 +9,20 @@ from typing import Any, TypeVar
 
 import torch
 
+from tilelink.cost import H200, Machine
 from tilelink.explore.cases import Case
 from tilelink.explore.comparison import PRODUCT, against, error_of, simulated_groups
 from tilelink.explore.replay import again
 from tilelink.ir.topology import Device
+from tilelink.pipeline.tuning import explored, modelled_study, topology_on
 from tilelink.runtime.launching import along, simulated
 from tilelink.runtime.session import Session, require, using
 from tilelink.runtime.simulated.machine import Recorder
 from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
 from tilelink.tracing import Trace
-from tilelink.tuning.search import Report
+from tilelink.tuning.search import Limits, Progress
+from tilelink.tuning.space import Space
+from tilelink.tuning.study import On, Study
 from tilelink.tuning.tables import Entry
 
 T = TypeVar("T")
@@ -96,17 +100,50 @@ def trace_case(case: Case, session: Session | None = None) -> Trace:
 
 
 def tune_case(
-    case: Case, session: Session | None = None, *, budget: float, fresh: bool = False
-) -> tuple[Entry, Report | None]:
-    """Tune the operator for the case, as this process's rank or on simulated ranks; no report of what the cache had."""
+    case: Case,
+    session: Session | None = None,
+    *,
+    budget: float,
+    fresh: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Entry, Study | None]:
+    """Tune the operator for the case, as this process's rank or on simulated ranks; no study of what the cache had.
 
-    def rank() -> tuple[Entry, Report | None]:
+    Args:
+        progress: called on the first rank with the study, whenever something was tried.
+    """
+
+    def rank() -> tuple[Entry, Study | None]:
         tuning = case.operator.tuning(*_arguments(case), **case.given)
         known = None if fresh else tuning.known()
         if known is not None:
             return known, None
-        report = tuning.search(budget, None)
-        return tuning.kept(report), report
+        study = tuning.search(Limits(budget=budget, progress=progress if require().backend.rank == 0 else None))
+        return tuning.kept(study), study
+
+    return _on_ranks(case, session, rank)
+
+
+def explore_case(
+    case: Case,
+    session: Session | None = None,
+    *,
+    on: On = "model",
+    limits: Limits | None = None,
+    space: Space | None = None,
+    machine: Machine = H200,
+) -> Study:
+    """What `Operator.explore` gives for the case: on the model from its sizes alone, else as this process's rank or on
+    simulated ranks."""
+    limits = limits or Limits("descent" if on == "model" else "model")
+    if on == "model":
+        ranks = topology_on(machine, case.topology.ranks)
+        topology = replace(case.topology, backend=ranks.backend, device=ranks.device)
+        return modelled_study(case.operator.compiler, case.bound(topology), topology, limits, space, machine)
+
+    def rank() -> Study:
+        mine = limits if require().backend.rank == 0 else replace(limits, progress=None)
+        return explored(case.operator.calls, _arguments(case), case.given, on, mine, space)
 
     return _on_ranks(case, session, rank)
 

@@ -114,14 +114,24 @@ class Compiler:
         known = self.kept.get(key)
         if known is None or (known.outside is not None and known.outside.changed()):
             found: list[Found] = []
-            plan = self._planned(bound, topology, found)
+            plan, lowered, verdict = self.proved(bound, topology, found)
             outside = Outside(found) if found else None
-            verdict, lowered = judged(plan)
-            if verdict.error is not None:
-                raise verdict.error
-            lowered = lowered or lower(plan)
             known = self.kept[key] = Compiled(plan, lowered, verdict, emit(plan, lowered, checks), outside)
         return known
+
+    def proved(
+        self, bound: Bound, topology: Topology, found: list[Found] | None = None
+    ) -> tuple[Plan, Lowered, Verdict]:
+        """Plan, lowered plan and verdict for bound arguments; `found`: takes up what they depend on outside of the operator.
+
+        Raises:
+            TilelinkError: there is no plan, or the proof refuses it.
+        """
+        plan = self._planned(bound, topology, found)
+        verdict, lowered = judged(plan)
+        if verdict.error is not None:
+            raise verdict.error
+        return plan, lowered or lower(plan), verdict
 
     def verdict(self, bound: Bound, topology: Topology) -> Verdict:
         """The verdict on the plan for bound arguments, whichever it is."""

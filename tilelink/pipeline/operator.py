@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import Loc, TilelinkError, with_article
@@ -25,11 +26,15 @@ from tilelink.pipeline.compiled import Compiler
 from tilelink.pipeline.schedules import checked, refuse
 
 if TYPE_CHECKING:
+    from tilelink.cost import Machine
     from tilelink.pipeline.calls import Calls
     from tilelink.pipeline.tuning import Tuning
     from tilelink.runtime.session import Session
     from tilelink.tracing import Trace
+    from tilelink.tuning.methods import Method
+    from tilelink.tuning.search import Progress
     from tilelink.tuning.space import Space
+    from tilelink.tuning.study import On, Study
     from tilelink.validation import Validation
 
 Reference = Callable[..., Any]
@@ -260,6 +265,7 @@ class Operator:
         budget: float = 60.0,
         space: Space | None = None,
         fresh: bool = False,
+        progress: Progress | None = None,
         group: Any = None,
         session: Session | None = None,
         **given: Any,
@@ -275,6 +281,7 @@ class Operator:
             budget: seconds for the search; 0 measures nothing but what the operator comes with.
             space: placements to try, by step; None for what the steps' doing suggests.
             fresh: measure again, whatever the cache has.
+            progress: called with the study whenever something was tried.
             group: as of a call.
             session: as of a call.
             given: as of a call.
@@ -283,6 +290,7 @@ class Operator:
             TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
         """
         from tilelink.runtime.session import require
+        from tilelink.tuning.search import Limits
 
         session = (session or require()).of(group)
         if session.backend.only_references:
@@ -290,8 +298,66 @@ class Operator:
         tuning = self.tuning(*tensors, session=session, **given)
         entry = None if fresh else tuning.known(space)
         if entry is None:
-            entry = tuning.kept(tuning.search(budget, space))
+            entry = tuning.kept(tuning.search(Limits(budget=budget, progress=progress), space))
         return self.with_schedule(entry.schedule)
+
+    def explore(
+        self,
+        *tensors: Any,
+        on: On = "model",
+        space: Space | None = None,
+        method: Method | None = None,
+        trials: int = 100,
+        budget: float = 60.0,
+        seed: int = 0,
+        file: Path | str | None = None,
+        progress: Progress | None = None,
+        ranks: int | None = None,
+        topology: Topology | None = None,
+        machine: Machine | None = None,
+        group: Any = None,
+        session: Session | None = None,
+        **given: Any,
+    ) -> Study:
+        """Try schedules for calls like this one, and say what each takes: time, multiprocessors, memory.
+
+        Only proved schedules are tried; those that cannot run are in the study with the reason. Like `tune`, it calls what
+        it tries on GPUs and simulated ranks, all ranks together, and compares results; nothing is kept but in `file`.
+
+        Args:
+            tensors: as of `plan` on the model, else as of a call.
+            on: what says how long a schedule takes: the cost `model`, `simulated` ranks in simulated time, or this `gpu`.
+            space: placements to try, by step; None for what the steps' doing suggests.
+            method: `exhaustive`, `random`, `annealing`, `descent` (what `tune` does), `model` (the order of the cost model)
+                or `optuna` (of the extra `tilelink-triton[search]`); None: on the model `descent`, elsewhere `model`.
+            trials: at most.
+            budget: seconds; the schedule that the operator comes with is tried in any case.
+            seed: of methods that draw lots.
+            file: where trials are kept: a search with the same file goes on where the last one ended.
+            progress: called with the study whenever something was tried.
+            ranks: how many there are, where no rank is here and no lists are given.
+            topology: instead, what the ranks run on.
+            machine: of the cost model; None: an H200.
+            group: as of a call.
+            session: as of a call.
+            given: as of a call.
+
+        Raises:
+            TilelinkError: as a call; TL462 the schedule to begin with does not run, TL466 the file has trials of something
+                else, TL467 optuna is not installed, TL468 no such method, TL469 no such ranks here.
+        """
+        from tilelink.cost import H200
+        from tilelink.pipeline.tuning import explored
+        from tilelink.tuning.search import Limits
+        from tilelink.tuning.study import StudyFile
+
+        kept = StudyFile(Path(file)) if file is not None else None
+        method = method or ("descent" if on == "model" else "model")
+        limits = Limits(method, budget, trials, seed, kept, progress)
+        return explored(
+            self.calls, tensors, given, on, limits, space,
+            ranks=ranks, topology=topology, machine=machine or H200, group=group, session=session,
+        )  # fmt: skip
 
     def tuning(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Tuning:
         """What `tune` works with: for those who want to see what was tried. Collective; arguments as of a call."""

@@ -1,4 +1,4 @@
-"""`Operator.tune`: candidates as the search wants them, and what is kept of its result."""
+"""`Operator.tune` and `Operator.explore`: candidates as a search wants them, and what is kept of its result."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import datetime
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import triton
 
+from tilelink.cost import H200, Machine, call
 from tilelink.errors import TilelinkError
-from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
+from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.calls import Calls
+from tilelink.pipeline.calls import Calls, are_lists
 from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import Compiled, Compiler
 from tilelink.pipeline.library_calls import known, unknown
 from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.aliasing import stored
+from tilelink.runtime.launching import listed, spread
 from tilelink.runtime.memory import regions
-from tilelink.runtime.session import Session
+from tilelink.runtime.session import Session, current, require
 from tilelink.tuning.comparison import apart, results, tolerance
-from tilelink.tuning.search import Report, Search
+from tilelink.tuning.search import KEPT_BACK, Alone, Limits, Measured, Search, complete
 from tilelink.tuning.space import SLOTS, Space, space_of
+from tilelink.tuning.study import On, Study, Trial, sms_taken
 from tilelink.tuning.tables import DiskCache, Entry, Problem
 from tilelink.version import __version__
 
@@ -39,8 +42,8 @@ Written = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(slots=True)
-class Trial:
-    """A candidate of `tuning.search`: the operator with one schedule, on this rank's tensors."""
+class RankCandidate:
+    """A candidate of a search: the operator with one schedule, on this rank's tensors."""
 
     compiler: Compiler
     session: Session
@@ -53,6 +56,9 @@ class Trial:
 
     def legal(self) -> None:
         self._compiled()
+
+    def sms(self) -> int:
+        return sms_taken(self._compiled().plan)
 
     def needs(self) -> int:
         return sum(r.nbytes for r in regions(self._compiled().plan))
@@ -160,10 +166,10 @@ class Tuning:
         problem = next((why for why in told if why), "")
         if problem or entry.schedule.unfused:
             return problem
-        search = self._search(0.0, {})
+        measured = self.measured()
         try:
-            own = "" if self._plain_says else search.wrong(replace(self._own, unfused=False))
-            problem = own or search.wrong(entry.schedule)
+            own = "" if self._plain_says else measured.wrong(replace(self._own, unfused=False))
+            problem = own or measured.wrong(entry.schedule)
         finally:
             restore(self.written)
         return problem and f"{'the operator by default' if own else 'it'} does not run here, or not right: {problem}"
@@ -173,19 +179,13 @@ class Tuning:
             return ""
         return "it is the unfused form, which such calls do not have"
 
-    def search(self, budget: float, space: Space | None) -> Report:
-        """Collective."""
-        try:
-            return self._search(budget, space).run()
-        finally:
-            restore(self.written)
-
     @property
     def _plain_says(self) -> bool:
         """Whether the unfused form says what is right: nobody knows what it does to arguments."""
         return self.plain is not None and not self.written
 
-    def _search(self, budget: float, space: Space | None) -> Search:
+    def measured(self) -> Measured:
+        """What tries schedules on these tensors. Collective."""
         # Now, and not when a candidate has run: that may happen on some ranks only, and this is collective.
         wanted = [results(self.plain())] if self.plain is not None and self._plain_says else []
         backend = self.session.backend
@@ -196,33 +196,43 @@ class Tuning:
                 wanted.append(got)
             return apart(got, wanted[0]) <= tolerance(t.dtype for t in (*self.tensors, *wanted[0]))
 
-        def make(schedule: Schedule) -> Trial:
+        def make(schedule: Schedule) -> RankCandidate:
             compiler = self.calls.compiler.with_schedule(schedule)
-            return Trial(compiler, self.session, self.bound, self.tensors, self.given, self.written)
+            return RankCandidate(compiler, self.session, self.bound, self.tensors, self.given, self.written)
 
-        def lowered(schedule: Schedule) -> Lowered:
-            return lower(self.calls.compiler.with_schedule(schedule).unproven(self.bound, backend.topology))
+        free = _free if backend.topology.backend != "simulated" else lambda: 1 << 40
+        return Measured(backend, make, same, self.plain, free)
 
-        return Search(
-            backend=backend,
-            plan=self.plan,
-            start=self._own,
-            space=space if space is not None else space_of(self.plan),
-            make=make,
-            lowered=lowered,
-            same=same,
-            reference=self.plain,
-            plain_may_win=not reads_tables(self.plan),
-            free=_free if backend.topology.backend != "simulated" else lambda: 1 << 40,
-            budget=budget,
-            rounds=1 if backend.topology.backend == "simulated" else 11,
-            slots=SLOTS if space is None and any(b.slots > 1 for b in self.plan.buffers) else (),
+    def search(self, limits: Limits, space: Space | None = None) -> Study:
+        """Try schedules on these tensors. Collective."""
+        measured, backend = self.measured(), self.session.backend
+        on: On = "simulated" if measured.exact else "gpu"
+        study = Study(self.problem, on, limits.method, dict(space if space is not None else space_of(self.plan)))
+        study.plain_may_win = not reads_tables(self.plan)
+        search = Search(
+            study=study,
+            limits=limits,
+            start=complete(self.plan, self._own),
+            slots=_slots(self.plan, space),
+            evaluate=measured,
+            estimate=lambda s: estimated_us(self.calls.compiler.with_schedule(s), self.bound, backend.topology, H200),
+            ranks=backend,
+            batch=1 if measured.exact else max(1, 2 * backend.ranks),
+            kept_back=0.0 if measured.exact else KEPT_BACK,
         )
+        try:
+            search.run()
+            measured.decide(study, search.seconds_left)
+        finally:
+            restore(self.written)
+        return study
 
-    def kept(self, report: Report) -> Entry:
+    def kept(self, study: Study) -> Entry:
         """The result as an entry, also in the cache on disk; the unfused form where it is the fastest."""
-        plain, schedule = report.sequential_ms, report.winner
-        ms = plain if schedule.unfused and plain is not None else report.best_ms
+        plain, schedule = study.plain_ms, study.winner
+        us = study.best.us
+        assert us is not None
+        ms = plain if schedule.unfused and plain is not None else us / 1e3
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         words = f"{today}, torch {torch.__version__}, Triton {triton.__version__}, tilelink {__version__}"
         entry = Entry(self.problem, schedule, ms, plain, words)
@@ -236,6 +246,97 @@ class Tuning:
 
     def cache(self) -> DiskCache:
         return DiskCache(f"{__version__} {torch.__version__} {triton.__version__}")
+
+
+# ----------------------------------------------------------------------------------------------------------- on the model
+def estimated_us(compiler: Compiler, bound: Bound, topology: Topology, machine: Machine) -> float:
+    """What the cost model says of a call, proved or not; all searches ask it here.
+
+    Raises:
+        TilelinkError: there is no plan.
+    """
+    return call(lower(compiler.unproven(bound, topology)), machine).us
+
+
+def modelled(compiler: Compiler, bound: Bound, topology: Topology, machine: Machine = H200) -> Trial:
+    """One schedule, planned, proved and put before the cost model; `why` is the first line of its diagnostic."""
+    try:
+        plan, lowered, _ = compiler.proved(bound, topology)
+    except TilelinkError as error:
+        return Trial(compiler.schedule, None, str(error).splitlines()[0])
+    return Trial(
+        compiler.schedule,
+        call(lowered, machine).us,
+        sms=sms_taken(plan),
+        nbytes=sum(r.nbytes for r in regions(plan)),
+    )
+
+
+def modelled_study(
+    compiler: Compiler, bound: Bound, topology: Topology, limits: Limits, space: Space | None, machine: Machine = H200
+) -> Study:
+    """A search in which the cost model says how long a schedule takes. In one process, without GPUs."""
+    plan, _, _ = compiler.proved(bound, topology)
+    problem = problem_of(compiler.name, compiler.signature, bound, topology)
+    study = Study(problem, "model", limits.method, dict(space if space is not None else space_of(plan)))
+
+    def evaluate(schedules: Sequence[Schedule], late: Callable[[], bool]) -> list[Trial]:
+        return [modelled(compiler.with_schedule(s), bound, topology, machine) for s in schedules]
+
+    return Search(
+        study=study,
+        limits=limits,
+        start=complete(plan, compiler.schedule),
+        slots=_slots(plan, space),
+        evaluate=evaluate,
+        estimate=lambda s: estimated_us(compiler.with_schedule(s), bound, topology, machine),
+        ranks=Alone(),
+    ).run()
+
+
+def topology_on(machine: Machine, ranks: int) -> Topology:
+    """So many ranks on such machines."""
+    return Topology(ranks, "peer", device=Device(machine.name, machine.sms, capability=90, copy_engines=3))
+
+
+def explored(
+    calls: Calls,
+    tensors: Sequence[Any],
+    given: dict[str, Any],
+    on: On,
+    limits: Limits,
+    space: Space | None,
+    *,
+    ranks: int | None = None,
+    topology: Topology | None = None,
+    machine: Machine = H200,
+    group: Any = None,
+    session: Session | None = None,
+) -> Study:
+    """What `Operator.explore` gives; arguments as of it."""
+    session = session or current()
+    if on == "model":
+        if topology is None and session is None:
+            topology = topology_on(machine, listed(tensors, ranks) if are_lists(tensors) else ranks or 1)
+        compiler, bound, topology = calls.planned_for(tensors, ranks, topology, given)
+        return modelled_study(compiler, bound, topology, limits, space, machine)
+    if session is None and on == "simulated":
+        lists = tensors if are_lists(tensors) else [[t] for t in tensors]
+        return spread(lambda *mine: explored(calls, mine, dict(given), on, limits, space), lists)[0]
+    session = (session or require()).of(group)
+    backend = session.backend.topology.backend
+    if on not in get_args(On) or (on == "simulated") != (backend == "simulated") or session.backend.only_references:
+        raise TilelinkError(
+            "TL469",
+            f"there is no search on `{on}` here",
+            why=f"this rank is in the backend {backend}",
+            hint='on="model" needs no rank; on="simulated" wants simulated ranks or none, on="gpu" GPUs under torchrun',
+        )
+    return Tuning.of(calls, session, tensors, given).search(limits, space)
+
+
+def _slots(plan: Plan, space: Space | None) -> tuple[int, ...]:
+    return SLOTS if space is None and any(b.slots > 1 for b in plan.buffers) else ()
 
 
 def restore(written: Written) -> None:

@@ -1,43 +1,189 @@
-"""The search: around the best schedule so far one coordinate is varied after the other, all ranks in step.
+"""The search: a method proposes schedules, they are tried, and the study keeps what was found; all ranks in step.
 
 Every rank sees the same times and the same failures, so every rank decides the same without being told.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from tilelink.cost import predict
 from tilelink.errors import TilelinkError
-from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.mapping import placement_of
 from tilelink.runtime.backend import Backend
-from tilelink.tuning.measuring import Times, attempt, interleaved, problem_of
-from tilelink.tuning.records import form_of
-from tilelink.tuning.space import Coordinate, Space, changed, coordinates
+from tilelink.tuning.measuring import attempt, interleaved, problem_of
+from tilelink.tuning.methods import Candidates, Method, method_named
+from tilelink.tuning.study import Study, StudyFile, Trial, nothing_runs
 
 QUICK = 3
-"""Calls by which a candidate is judged at first; the median counts."""
+"""Calls by which a candidate is judged at first, where times vary; the median counts."""
 FINALISTS = 4
-HOPELESS = 2.5
-"""Candidates whose estimate is so many times the best estimate are not measured."""
+ROUNDS = 11
+"""In which the finalists are compared, at most."""
+KEPT_BACK = 0.25
+"""Part of the budget that is left for the finalists."""
+
+Progress = Callable[[Study], None]
+"""Called with a study whenever something was tried."""
 
 
+class Ranks(Protocol):
+    """The ranks that search together: a `Backend`, or one process by itself."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    def agree(self, value: Any) -> list[Any]:
+        """What each of the ranks has given. Collective."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One process that asks nobody."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def agree(self, value: Any) -> list[Any]:
+        return [value]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a search is to go on and when it ends; what a caller of `explore` and `tune` may say.
+
+    Attributes:
+        method: how the next schedules are chosen.
+        budget: seconds; the schedule to begin with is tried in any case.
+        trials: how many schedules are tried at most, those of `file` among them.
+        seed: of methods that draw lots.
+        file: where trials are kept, so that a search goes on with those of an earlier one.
+        progress: called on each rank whenever something was tried.
+    """
+
+    method: Method = "descent"
+    budget: float = 60.0
+    trials: float = math.inf
+    seed: int = 0
+    file: StudyFile | None = None
+    progress: Progress | None = None
+
+
+@dataclass(slots=True)
+class Search:
+    """One search, on one rank.
+
+    Args:
+        start: the schedule to begin with.
+        slots: numbers of slots to try.
+        evaluate: tries schedules, all ranks together; leaves out those that time has run out for, as `late` says.
+        estimate: microseconds by the cost model; raises TilelinkError. On this rank alone.
+        batch: how many schedules are tried together.
+    """
+
+    study: Study
+    limits: Limits
+    start: Schedule
+    slots: tuple[int, ...]
+    evaluate: Callable[[Sequence[Schedule], Callable[[], bool]], list[Trial]]
+    estimate: Callable[[Schedule], float]
+    ranks: Ranks
+    batch: int = 1
+    kept_back: float = 0.0
+    _estimated: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
+    _begun: float = field(default_factory=time.monotonic)
+
+    def run(self) -> Study:
+        """Collective.
+
+        Raises:
+            TilelinkError: TL462 the schedule to begin with does not run, TL460 some candidate does not end, TL466 the file has
+                trials of something else, TL467 an extra is not installed, TL468 there is no such method.
+        """
+        method = method_named(self.limits.method)
+        known = self.ranks.agree(self._known())[0]
+        self.study.tried.update({trial.schedule: trial for trial in known})
+        self._try([self.start], lambda: False)
+        first = self.study.tried[self.start]
+        if first.us is None:
+            hint = "begin with one that runs: op.schedule(…).tune(…)"
+            raise nothing_runs(f"the schedule to begin with does not run: {first.why}", hint)
+        if self.late():
+            return self.study
+        candidates = Candidates(self.study, self.start, self.slots, self.estimates, self.limits.seed, self.batch)
+        for batch in method(candidates):
+            room = self.limits.trials - len(self.study.tried)
+            if room <= 0 or self.late():
+                break
+            self._try(batch[: int(min(room, len(batch)))], self.late)
+            if any(s not in self.study.tried for s in batch):
+                break
+        return self.study
+
+    def late(self) -> bool:
+        """Whether time has run out but for what is kept back. Collective."""
+        return max(self.ranks.agree(time.monotonic() - self._begun)) > self.limits.budget * (1 - self.kept_back)
+
+    @property
+    def seconds_left(self) -> float:
+        return self.limits.budget - (time.monotonic() - self._begun)
+
+    def estimates(self, schedules: Sequence[Schedule]) -> list[float]:
+        """Microseconds of schedules; 0 of what cannot be planned. Collective: each rank estimates a share of them."""
+        new = [s for s in schedules if s not in self._estimated]
+        shares = self.ranks.agree([self._cost(s) for s in new[self.ranks.rank :: self.ranks.ranks]])
+        for rank, share in enumerate(shares):
+            self._estimated.update(zip(new[rank :: self.ranks.ranks], share, strict=True))
+        return [self._estimated[s] for s in schedules]
+
+    def _cost(self, schedule: Schedule) -> float:
+        try:
+            return self.estimate(schedule)
+        except TilelinkError:
+            return 0.0
+
+    def _try(self, schedules: Sequence[Schedule], late: Callable[[], bool]) -> None:
+        new = [s for s in dict.fromkeys(schedules) if s not in self.study.tried]
+        if not new:
+            return
+        found = [replace(t, estimated=self._estimated.get(t.schedule) or None) for t in self.evaluate(new, late)]
+        self.study.tried.update({trial.schedule: trial for trial in found})
+        if self.limits.file is not None and self.ranks.rank == 0:
+            self.limits.file.add(found)
+        if self.limits.progress is not None:
+            self.limits.progress(self.study)
+
+    def _known(self) -> list[Trial]:
+        """On rank 0 what the file has."""
+        return self.limits.file.load(self.study) if self.limits.file is not None and self.ranks.rank == 0 else []
+
+
+def complete(plan: Plan, schedule: Schedule) -> Schedule:
+    """The schedule with a placement for every step, also for those that the planner places by itself and those that an
+    inlined operator brings along."""
+    own = {s.path: placement_of(s.step, plan.wiring, plan.topology, schedule, dict(plan.sizes)) for s in plan.steps}
+    return replace(schedule.merged(own), unfused=False)
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
 class Candidate(Protocol):
     """A schedule that is being tried on one rank."""
 
     def legal(self) -> None:
         """Plan, verify and emit it. On this rank alone; raises TilelinkError."""
+        ...
+
+    def sms(self) -> int:
+        """Multiprocessors that its copies have to themselves."""
         ...
 
     def needs(self) -> int:
@@ -66,160 +212,50 @@ class Candidate(Protocol):
 
 
 @dataclass(slots=True)
-class Report:
-    """What a search has found. `ms`: medians, of the slowest rank, of those that ran; `failed`: why the others did not.
-
-    `final`: of the finalists and of `UNFUSED`, interleaved. `estimated_away`, `out_of_time`: how many were not tried.
-    `plain_may_win`: whether the unfused form is more than a comparison.
-    """
-
-    best: Schedule
-    plain_may_win: bool = True
-    ms: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
-    failed: dict[Schedule, str] = field(default_factory=dict[Schedule, str])
-    final: dict[str, Times] = field(default_factory=dict[str, Times])
-    finalists: dict[str, Schedule] = field(default_factory=dict[str, Schedule])
-    estimated_away: int = 0
-    out_of_time: int = 0
-
-    @property
-    def best_ms(self) -> float:
-        return next((self.final[n].median for n, s in self.finalists.items() if s == self.best), float("nan"))
-
-    @property
-    def sequential_ms(self) -> float | None:
-        return self.final[UNFUSED].median if UNFUSED in self.final else None
-
-    @property
-    def winner(self) -> Schedule:
-        """The best, or the unfused form where that is faster and may win."""
-        plain = self.sequential_ms if self.plain_may_win else None
-        return Schedule(unfused=True) if plain is not None and plain < self.best_ms else self.best
-
-    @property
-    def won(self) -> str:
-        """Which form won: `unfused`, `library` or `Triton`."""
-        return form_of(self.winner)
-
-
-UNFUSED = "unfused"
-
-
-@dataclass(slots=True)
-class Search:
-    """One search, on one rank.
+class Measured:
+    """Candidates that run, on one rank.
 
     Args:
-        plan: of the operator by default.
-        start: its schedule.
-        space: placements by step.
         make: a candidate of a schedule.
-        lowered: what a schedule makes of the operator; raises TilelinkError. On this rank alone.
         same: whether a result is right.
         reference: the unfused form; None where there is none.
-        plain_may_win: whether calls can run it, captured ones too.
         free: bytes of memory that candidates may take, on this rank.
-        budget: seconds.
-        slots: numbers of slots to try.
     """
 
     backend: Backend
-    plan: Plan
-    start: Schedule
-    space: Space
     make: Callable[[Schedule], Candidate]
-    lowered: Callable[[Schedule], Lowered]
     same: Callable[[Any], bool]
     reference: Callable[[], Any] | None
     free: Callable[[], int]
-    budget: float
-    rounds: int = 11
-    slots: tuple[int, ...] = ()
-    plain_may_win: bool = True
-    _begun: float = field(default_factory=time.monotonic)
 
-    def run(self) -> Report:
-        """Collective.
+    @property
+    def exact(self) -> bool:
+        """Whether a call takes the same time whenever it is made, which is that of simulated clocks."""
+        return self.backend.topology.backend == "simulated"
 
-        Raises:
-            TilelinkError: what is wrong with the operator's own schedule; TL460, some candidate does not end.
-        """
-        report = Report(complete(self.plan, self.start), self.plain_may_win)
-        with _bar(self.backend, self.plan.wiring.name) as advance:
-            self._measure([report.best], report, advance)
-            if report.best in report.failed:
-                raise TilelinkError(
-                    "TL462",
-                    f"the schedule to begin with does not run: {report.failed[report.best]}",
-                    hint="begin with one that runs: op.schedule(…).tune(…)",
-                )
-            improved = True
-            while improved and not self._late():
-                before = report.best
-                for path in self.space:
-                    self._vary_step(path, report, advance)
-                self._vary([replace(report.best, slots=n) for n in self.slots], report, advance)
-                improved = report.best != before
-        self._decide(report)
-        return report
-
-    def _of(self, path: str, best: Schedule) -> list[Coordinate]:
-        return [c for c in coordinates(self.space, best) if c.path == path]
-
-    def _vary_step(self, path: str, report: Report, advance: Callable[[int, int], None]) -> None:
-        """One coordinate after the other, around whatever is best by then."""
-        for k in itertools.count():
-            found = self._of(path, report.best)
-            if k >= len(found):
-                return
-            around = [changed(self.space, report.best, path, o) for o in found[k].options]
-            self._vary(around, report, advance)
-
-    def _vary(self, around: Sequence[Schedule], report: Report, advance: Callable[[int, int], None]) -> None:
-        """Measure all of these, those first that are estimated to be good."""
-        new = [s for s in dict.fromkeys(around) if s not in report.ms and s not in report.failed]
-        costs = {s: self._estimated(s) for s in new}
-        limit = HOPELESS * min(us for us in (self._estimated(report.best), *costs.values()) if us)
-        good = sorted((s for s in new if costs[s] <= limit), key=lambda s: costs[s])
-        report.estimated_away += len(new) - len(good)
-        size = max(1, 2 * self.backend.ranks)
-        for at in range(0, len(good), size):
-            if self._late():
-                report.out_of_time += len(good) - at
-                break
-            self._measure(good[at : at + size], report, advance)
-        report.best = min(report.ms, key=lambda s: report.ms[s])
-
-    def _estimated(self, schedule: Schedule) -> float:
-        """Microseconds of a call; 0 of what cannot be planned, so that its turn comes first, and the report says why."""
-        try:
-            return predict(self.lowered(schedule)).us
-        except TilelinkError:
-            return 0.0
-
-    def _measure(self, schedules: Sequence[Schedule], report: Report, advance: Callable[[int, int], None]) -> None:
-        """A batch: made legal and compiled by all ranks together, each its share first, then timed one by one."""
+    def __call__(self, schedules: Sequence[Schedule], late: Callable[[], bool]) -> list[Trial]:
+        """Made legal and compiled by all ranks together, each its share first, then timed one by one. Collective."""
         alive: dict[Schedule, Candidate] = {}
+        found: dict[Schedule, Trial] = {}
         for schedule in schedules:
             candidate = self.make(schedule)
             problem = self._prepared(candidate)
             if problem:
-                report.failed[schedule] = problem
+                found[schedule] = Trial(schedule, None, problem)
             else:
                 alive[schedule] = candidate
         for candidate in list(alive.values())[self.backend.rank :: self.backend.ranks]:
             problem_of(candidate.compile)  # a share each: what is compiled lies on disk, for all ranks of a machine
         self.backend.agree(None)
         told = self.backend.agree([problem_of(c.compile) for c in alive.values()])
-        for k, schedule in enumerate(list(alive)):
+        for k, (schedule, candidate) in enumerate(alive.items()):
             problem = next((f"rank {r}: {p[k]}" for r, p in enumerate(told) if p[k]), "")
             if problem:
-                report.failed[schedule] = problem
-                alive.pop(schedule).close()
-        for schedule, candidate in alive.items():
-            self._timed(schedule, candidate, report)
+                found[schedule] = Trial(schedule, None, problem)
+            elif not late():
+                found[schedule] = self._timed(schedule, candidate)
             candidate.close()
-        advance(len(report.ms), len(report.failed))
+        return list(found.values())
 
     def _prepared(self, candidate: Candidate) -> str:
         """Legal on every rank, with memory for it on every rank; then it is allocated."""
@@ -233,62 +269,47 @@ class Search:
     def wrong(self, schedule: Schedule) -> str:
         """Collective: why a schedule does not run or has a wrong result; empty where it is right."""
         candidate = self.make(schedule)
-        problem = self._prepared(candidate) or attempt(self.backend, candidate.compile) or self._wrong(candidate)
+        problem = self._prepared(candidate) or attempt(self.backend, candidate.compile)
+        problem = problem or attempt(self.backend, lambda: self._check(candidate))
         candidate.close()
         return problem
 
-    def _wrong(self, candidate: Candidate) -> str:
-        def checked() -> None:
-            if not self.same(candidate.checked()):
-                raise TilelinkError("TL463", "a wrong result")
+    def _check(self, candidate: Candidate) -> None:
+        if not self.same(candidate.checked()):
+            raise TilelinkError("TL463", "a wrong result")
 
-        return attempt(self.backend, checked)
-
-    def _timed(self, schedule: Schedule, candidate: Candidate, report: Report) -> None:
-        problem = self._wrong(candidate)
+    def _timed(self, schedule: Schedule, candidate: Candidate) -> Trial:
+        """Checked, then timed; a simulated call is made once for both."""
+        times: list[float] = []
+        if self.exact:
+            problem = attempt(self.backend, lambda: times.append(self.backend.timed(lambda: self._check(candidate))))
+        else:
+            problem = attempt(self.backend, lambda: self._check(candidate))
         if problem:
-            report.failed[schedule] = problem
+            return Trial(schedule, None, problem)
+        times = times or [self.backend.timed(candidate.run) for _ in range(QUICK)]
+        slowest = sorted(max(of_ranks) for of_ranks in zip(*self.backend.agree(times), strict=True))
+        return Trial(schedule, 1e3 * slowest[len(slowest) // 2], sms=candidate.sms(), nbytes=candidate.needs())
+
+    def decide(self, study: Study, seconds: float) -> None:
+        """The best few again, interleaved with one another and with the unfused form, as often as there is time. Collective.
+
+        Raises:
+            TilelinkError: TL462, none of them runs twice.
+        """
+        if self.exact and self.reference is None:
             return
-        times = [max(self.backend.agree(self.backend.timed(candidate.run))) for _ in range(QUICK)]
-        report.ms[schedule] = sorted(times)[len(times) // 2]
-
-    def _decide(self, report: Report) -> None:
-        """The best few again, interleaved with one another and with the unfused form."""
-        ranked = sorted(report.ms, key=lambda s: report.ms[s])[:FINALISTS]
-        candidates = {f"schedule {k + 1}": self.make(s) for k, s in enumerate(ranked)}
-        report.finalists = dict(zip(candidates, ranked, strict=True))
-        runs: dict[str, Callable[[], Any]] = {name: c.run for name, c in candidates.items()}
+        ranked = [t.schedule for t in study.ranked[:FINALISTS]]
+        candidates = [self.make(s) for s in ranked]
+        runs = {str(k): c.run for k, c in enumerate(candidates)}
         if self.reference is not None:
-            runs[UNFUSED] = self.reference
-        report.final, missing = interleaved(self.backend, runs, self.rounds, lambda: None)
-        for candidate in candidates.values():
+            runs["plain"] = self.reference
+        rounds = 1 if self.exact else ROUNDS
+        final, missing = interleaved(self.backend, runs, rounds, lambda: None, seconds=seconds)
+        for candidate in candidates:
             candidate.close()
-        left = [n for n in candidates if n in report.final]
-        if not left:
-            raise TilelinkError("TL462", f"no schedule runs twice: {next(iter(missing.values()))}")
-        report.best = report.finalists[min(left, key=lambda n: report.final[n].median)]
-
-    def _late(self) -> bool:
-        return max(self.backend.agree(time.monotonic() - self._begun)) > self.budget
-
-
-def complete(plan: Plan, schedule: Schedule) -> Schedule:
-    """The schedule with a placement for every step, also for those that the planner places by itself and those that an
-    inlined operator brings along."""
-    own = {s.path: placement_of(s.step, plan.wiring, plan.topology, schedule, dict(plan.sizes)) for s in plan.steps}
-    return replace(schedule.merged(own), unfused=False)
-
-
-@contextmanager
-def _bar(backend: Backend, name: str) -> Generator[Callable[[int, int], None]]:
-    """On rank 0's terminal: how many candidates have been measured, and how many cannot run."""
-    console = Console(stderr=True)
-    quiet = backend.rank != 0 or not console.is_terminal
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task(f"tuning {name}", total=None)
-
-        def advance(measured: int, failed: int) -> None:
-            progress.update(task, completed=measured, description=f"tuning {name} ({failed} cannot run)")
-
-        yield advance
+        study.final.update({s: final[str(k)] for k, s in enumerate(ranked) if str(k) in final})
+        if not study.final:
+            raise nothing_runs(f"no schedule runs twice: {next(iter(missing.values()))}")
+        if "plain" in final:
+            study.final[Schedule(unfused=True)] = final["plain"]

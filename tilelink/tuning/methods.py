@@ -1,0 +1,217 @@
+"""Which schedules a search tries next: generators of batches that look at what the study has found by then.
+
+All ranks run the same generator with the same seed on the same times, so all of them try the same without being told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.schedule import Placement, Schedule
+from tilelink.tuning.space import Coordinate, Space, changed, coordinates
+from tilelink.tuning.study import Study, wanted
+
+Method = Literal["exhaustive", "random", "annealing", "descent", "model", "optuna"]
+HOPELESS = 2.5
+"""Candidates whose estimate is so many times the best estimate are not tried by `descent`."""
+RANKED = 512
+"""Spaces of so many schedules are estimated as a whole by `model`."""
+STALE = 200
+"""So many proposals in a row that were tried before end a search."""
+HOT, COOLING = 0.1, 0.97
+"""What `annealing` puts up with at first, as a part of the time, and what is left of that after each trial."""
+
+Batches: TypeAlias = Iterator[Sequence[Schedule]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What a method chooses from.
+
+    Attributes:
+        start: the schedule to begin with, which is tried before a method is asked.
+        slots: numbers of slots to try besides that of `start`.
+        estimates: microseconds of schedules by the cost model; 0 of what cannot be planned. All ranks ask together.
+        batch: how many schedules are tried together.
+    """
+
+    study: Study
+    start: Schedule
+    slots: tuple[int, ...]
+    estimates: Callable[[Sequence[Schedule]], list[float]]
+    seed: int = 0
+    batch: int = 1
+
+    @property
+    def space(self) -> Space:
+        return self.study.space
+
+    @property
+    def slot_counts(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys((self.start.slots, *self.slots)))
+
+    @property
+    def count(self) -> int:
+        """How many schedules there are."""
+        return math.prod(len(options) for options in self.space.values()) * len(self.slot_counts)
+
+    def numbered(self, number: int) -> Schedule:
+        """One of the `count` schedules; steps that come last in the space vary first."""
+        number, slots = divmod(number, len(self.slot_counts))
+        chosen: dict[str, Placement] = {}
+        for path, options in reversed(self.space.items()):
+            number, at = divmod(number, len(options))
+            chosen[path] = options[at]
+        return replace(self.start.merged(chosen), slots=self.slot_counts[slots])
+
+    def batches(self, schedules: Sequence[Schedule]) -> Batches:
+        """The schedules that have not been tried, in their order; the study says how many are left."""
+        new = [s for s in dict.fromkeys(schedules) if s not in self.study.tried]
+        for at in range(0, len(new), self.batch):
+            self.study.left = len(new) - at
+            yield new[at : at + self.batch]
+        self.study.left = 0
+
+
+def exhaustive(of: Candidates) -> Batches:
+    """All, one after the other."""
+    for at in range(0, of.count, of.batch):
+        of.study.left = of.count - at
+        yield [of.numbered(k) for k in range(at, min(at + of.batch, of.count))]
+    of.study.left = 0
+
+
+def at_random(of: Candidates) -> Batches:
+    """All in a random order."""
+    chosen = random.Random(of.seed)
+    seen: set[int] = set()
+    while len(seen) < of.count:
+        number = chosen.randrange(of.count)
+        if number not in seen:
+            seen.add(number)
+            of.study.left = of.count - len(seen)
+            yield [of.numbered(number)]
+
+
+def annealing(of: Candidates) -> Batches:
+    """From the schedule to begin with to one that differs in one step, which is kept if it is faster, and sometimes if not."""
+    chosen, now, heat, stale = random.Random(of.seed), of.start, HOT, 0
+    while stale < STALE:
+        ways = [c for c in _varied(of, now) if len(c.options) > 1]
+        if not ways:
+            return
+        way = chosen.choice(ways)
+        other = changed(of.space, now, way.path, chosen.choice(way.options))
+        if of.slots and chosen.random() < 1 / (1 + len(ways)):
+            other = replace(now, slots=chosen.choice(of.slot_counts))
+        stale = stale + 1 if other in of.study.tried else 0
+        yield [other]
+        us, before = of.study.tried[other].us, of.study.tried[now].us
+        if us is not None and before is not None:
+            worse = us / before - 1
+            now = other if worse <= 0 or chosen.random() < math.exp(-worse / heat) else now
+        heat *= COOLING
+
+
+def descent(of: Candidates) -> Batches:
+    """Around the best so far one coordinate after the other, those first that are estimated to be good, until none improves."""
+    improved = True
+    while improved:
+        before = of.study.best.schedule
+        for path in of.space:
+            for k in itertools.count():
+                best = of.study.best.schedule
+                found = [c for c in _varied(of, best) if c.path == path]
+                if k >= len(found):
+                    break
+                yield from _promising(of, [changed(of.space, best, path, o) for o in found[k].options])
+        yield from _promising(of, [replace(of.study.best.schedule, slots=n) for n in of.slots])
+        improved = of.study.best.schedule != before
+
+
+def _promising(of: Candidates, around: Sequence[Schedule]) -> Batches:
+    best = of.study.best.schedule
+    new = [s for s in dict.fromkeys(around) if s not in of.study.tried]
+    if not new:
+        return
+    own, *told = of.estimates([best, *new])
+    limit = HOPELESS * min((us for us in (own, *told) if us), default=math.inf)
+    good = sorted((us, k) for k, us in enumerate(told) if us <= limit)
+    of.study.estimated_away += len(new) - len(good)
+    yield from of.batches([new[k] for _, k in good])
+
+
+def by_model(of: Candidates) -> Batches:
+    """What the cost model takes for the fastest first. Of a large space it looks at what a descent comes across."""
+    costs: dict[Schedule, float] = {}
+
+    def look(schedules: Sequence[Schedule]) -> None:
+        new = [s for s in dict.fromkeys(schedules) if s not in costs]
+        costs.update(zip(new, of.estimates(new), strict=True))
+
+    if of.count <= RANKED:
+        look([of.numbered(k) for k in range(of.count)])
+    else:
+        look([of.start])
+        best, before = of.start, None
+        while best != before:
+            before = best
+            for path in of.space:
+                for way in [c for c in _varied(of, best) if c.path == path]:
+                    look([changed(of.space, best, path, o) for o in way.options])
+                best = min((s for s in costs if costs[s]), key=lambda s: costs[s], default=best)
+            look([replace(best, slots=n) for n in of.slots])
+            best = min((s for s in costs if costs[s]), key=lambda s: costs[s], default=best)
+    yield from of.batches(sorted(costs, key=lambda s: costs[s] or math.inf))
+
+
+def by_optuna(of: Candidates) -> Batches:
+    """Optuna's tree-structured Parzen estimator."""
+    optuna = wanted("optuna", "this method")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    asked = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=of.seed))
+    names = {path: {repr(o): o for o in options} for path, options in of.space.items()}
+    stale = 0
+    while stale < STALE:
+        trial = asked.ask()
+        chosen = {path: options[trial.suggest_categorical(path, list(options))] for path, options in names.items()}
+        slots = trial.suggest_categorical("slots", list(of.slot_counts))
+        schedule = replace(of.start.merged(chosen), slots=slots)
+        stale = stale + 1 if schedule in of.study.tried else 0
+        yield [schedule]
+        us = of.study.tried[schedule].us
+        if us is None:
+            asked.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            asked.tell(trial, us)
+
+
+def _varied(of: Candidates, around: Schedule) -> list[Coordinate]:
+    return coordinates(of.space, around)
+
+
+METHODS: dict[Method, Callable[[Candidates], Batches]] = {
+    "exhaustive": exhaustive,
+    "random": at_random,
+    "annealing": annealing,
+    "descent": descent,
+    "model": by_model,
+    "optuna": by_optuna,
+}
+
+
+def method_named(name: str) -> Callable[[Candidates], Batches]:
+    """
+    Raises:
+        TilelinkError: TL468, there is no such method.
+    """
+    for method in get_args(Method):
+        if method == name:
+            return METHODS[method]
+    raise TilelinkError("TL468", f"`{name}` is no method of search", hint=f"one of {', '.join(METHODS)}")
