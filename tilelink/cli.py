@@ -344,11 +344,9 @@ def trace(
     _head(console, case)
     found = trace_case(case, session)
     console.print(tables([totals_sheet(found)]))
-    _say(
-        console,
-        "time",
-        f"{found.ms:.4f} ms a call, with its launches, traced; {found.ms_untraced:.4f} ms untraced: {found.cost:+.1%}",
-    )
+    untraced = found.ms_untraced
+    cost = "simulated" if untraced is None else f"traced; {untraced:.4f} ms untraced: {found.cost:+.1%}"
+    _say(console, "time", f"{found.ms:.4f} ms a call, with its launches, {cost}")
     if not console.quiet:
         _say(console, "timeline", str(found.picture(picture)))
         _say(console, "trace", str(found.chrome(perfetto)))

@@ -46,11 +46,10 @@ def traced(name: str) -> tuple[Trace, list[Record]]:
 
 
 def recorded_waits(records: list[Record], kernel: str, rank: int, worker: int) -> float:
-    """Microseconds that a worker waited in the last launch of its kernel, by the simulation's records."""
-    mine = [r for r in records if (r.kernel, r.rank, r.worker) == (kernel, rank, worker)]
-    last = max(k for k, r in enumerate(mine) if r.what == "launch")
+    """Microseconds that a worker waited for tiles, by the simulation's records; a trace begins behind the call's entry."""
+    mine = [r for r in records if (r.kernel, r.rank, r.worker) == (kernel, rank, worker) and r.function != "call_entry"]
     begin, total = 0.0, 0.0
-    for r in mine[last:]:
+    for r in mine:
         if r.what == "wait":
             begin = r.time
         elif r.what == "resume":
@@ -72,6 +71,17 @@ def test_workers_waited_as_long_as_the_simulation_says(name: str) -> None:
 
 def _ran(records: list[Record], kernel: str, total: Total) -> bool:
     return any((r.kernel, r.rank, r.worker) == (kernel, total.rank, total.worker) for r in records)
+
+
+def test_a_simulated_trace_takes_one_call() -> None:
+    trace, records = traced("fused")
+    kernels = {r.kernel for r in records if r.what == "launch"} - {"call_entry", "ready", "call_exit", "await_flag"}
+    assert kernels
+    for kernel in kernels:
+        launches = [(r.rank, r.worker) for r in records if r.what == "launch" and r.kernel == kernel]
+        assert len(launches) == len(set(launches))
+    assert trace.ms_untraced is None
+    assert trace.cost == 0
 
 
 def test_what_a_trace_says() -> None:

@@ -20,7 +20,7 @@ from tilelink.runtime.session import Session, require, using
 from tilelink.runtime.simulated.machine import Recorder
 from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
 from tilelink.tracing import Trace
-from tilelink.tuning.search import Limits, Progress
+from tilelink.tuning.search import Limits
 from tilelink.tuning.space import Space
 from tilelink.tuning.study import On, Study
 from tilelink.tuning.tables import Entry
@@ -105,20 +105,15 @@ def tune_case(
     *,
     budget: float,
     fresh: bool = False,
-    progress: Progress | None = None,
 ) -> tuple[Entry, Study | None]:
-    """Tune the operator for the case, as this process's rank or on simulated ranks; no study of what the cache had.
-
-    Args:
-        progress: called on the first rank with the study, whenever something was tried.
-    """
+    """Tune the operator for the case, as this process's rank or on simulated ranks; no study of what the cache had."""
 
     def rank() -> tuple[Entry, Study | None]:
         tuning = case.operator.tuning(*_arguments(case), **case.given)
         known = None if fresh else tuning.known()
         if known is not None:
             return known, None
-        study = tuning.search(Limits(budget=budget, progress=progress if require().backend.rank == 0 else None))
+        study = tuning.search(Limits(budget=budget))
         return tuning.kept(study), study
 
     return _on_ranks(case, session, rank)
@@ -142,8 +137,7 @@ def explore_case(
         return modelled_study(case.operator.compiler, case.bound(topology), topology, limits, space, machine)
 
     def rank() -> Study:
-        mine = limits if require().backend.rank == 0 else replace(limits, progress=None)
-        return explored(case.operator.calls, _arguments(case), case.given, on, mine, space)
+        return explored(case.operator.calls, _arguments(case), case.given, on, limits, space)
 
     return _on_ranks(case, session, rank)
 

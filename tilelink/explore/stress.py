@@ -9,6 +9,7 @@ from tilelink.explore.cases import Case
 from tilelink.explore.comparison import hint_of
 from tilelink.explore.running import run_case
 from tilelink.runtime.simulated.scheduler import Policy, Searched, Turns, search
+from tilelink.tuning.progress import bar
 
 
 def policies(ranks: int, runs: int, first: int = 0) -> Iterator[Policy]:
@@ -44,7 +45,10 @@ def stress(
         TilelinkError: what went wrong, with the token of the run as a note; TL710 for wrong numbers.
     """
 
+    tried = 0
+
     def run(policy: Policy | Turns) -> None:
+        nonlocal tried
         outcome = run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, check=check)
         if check and not outcome.within(case.tolerance):
             error = TilelinkError(
@@ -57,9 +61,12 @@ def stress(
             for line in outcome.again:
                 error.add_note(line)
             raise error
+        tried += 1
+        advance(tried, f"{tried} of {runs} schedules")
 
-    if preemptions is not None:
-        return search(run, preemptions=preemptions, limit=runs)
-    for policy in policies(case.topology.ranks, runs, first):
-        run(policy)
+    with bar(f"{case.operator.name} under stress", runs) as advance:
+        if preemptions is not None:
+            return search(run, preemptions=preemptions, limit=runs)
+        for policy in policies(case.topology.ranks, runs, first):
+            run(policy)
     return Searched(runs, complete=False)

@@ -241,7 +241,7 @@ class Operator:
     def trace(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Trace:
         """Call a variant that writes down when it does what: who waits, computes and communicates, on every rank.
 
-        Collective. The call is made some times more, traced and not, to say what tracing costs.
+        Collective. On GPUs the call is made some times more, traced and not, to say what tracing costs.
 
         Args:
             tensors: as of a call.
@@ -265,7 +265,6 @@ class Operator:
         budget: float = 60.0,
         space: Space | None = None,
         fresh: bool = False,
-        progress: Progress | None = None,
         group: Any = None,
         session: Session | None = None,
         **given: Any,
@@ -278,10 +277,9 @@ class Operator:
 
         Args:
             tensors: as of a call.
-            budget: seconds for the search; 0 measures nothing but what the operator comes with.
+            budget: seconds for the search, which the schedule that the operator comes with may exceed; 0 measures nothing else.
             space: placements to try, by step; None for what the steps' doing suggests.
             fresh: measure again, whatever the cache has.
-            progress: called with the study whenever something was tried.
             group: as of a call.
             session: as of a call.
             given: as of a call.
@@ -298,7 +296,7 @@ class Operator:
         tuning = self.tuning(*tensors, session=session, **given)
         entry = None if fresh else tuning.known(space)
         if entry is None:
-            entry = tuning.kept(tuning.search(Limits(budget=budget, progress=progress), space))
+            entry = tuning.kept(tuning.search(Limits(budget=budget), space))
         return self.with_schedule(entry.schedule)
 
     def explore(
@@ -334,7 +332,7 @@ class Operator:
             budget: seconds; the schedule that the operator comes with is tried in any case.
             seed: of methods that draw lots.
             file: where trials are kept: a search with the same file goes on where the last one ended.
-            progress: called with the study whenever something was tried.
+            progress: called with the study whenever something was tried; None: a bar on a terminal.
             ranks: how many there are, where no rank is here and no lists are given.
             topology: instead, what the ranks run on.
             machine: of the cost model; None: an H200.

@@ -35,14 +35,15 @@ class Trace:
     Attributes:
         lanes: by rank, streams before workers.
         backend: `simulated`, where times are simulated ones, `peer` or `nvshmem`.
-        ms: of a traced call, of the slowest rank; `ms_untraced`: of one that is not traced, measured alternately.
+        ms: of a traced call, of the slowest rank; `ms_untraced`: of one that is not traced, measured alternately; None where
+            clocks are simulated, which tracing does not slow.
     """
 
     title: str
     backend: str
     lanes: tuple[Lane, ...]
     ms: float
-    ms_untraced: float
+    ms_untraced: float | None
 
     def __repr__(self) -> str:
         ranks = len({lane.rank for lane in self.lanes})

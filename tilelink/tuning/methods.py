@@ -65,7 +65,7 @@ class Candidates:
         """One of the `count` schedules; steps that come last in the space vary first."""
         number, slots = divmod(number, len(self.slot_counts))
         chosen: dict[str, Placement] = {}
-        for path, options in reversed(self.space.items()):
+        for path, options in reversed([*self.space.items()]):
             number, at = divmod(number, len(options))
             chosen[path] = options[at]
         return replace(self.start.merged(chosen), slots=self.slot_counts[slots])

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from tilelink.mapping import placement_of
 from tilelink.runtime.backend import Backend
 from tilelink.tuning.measuring import attempt, interleaved, problem_of
 from tilelink.tuning.methods import Candidates, Method, method_named
+from tilelink.tuning.progress import bar
 from tilelink.tuning.study import Study, StudyFile, Trial, nothing_runs
 
 QUICK = 3
@@ -67,7 +69,7 @@ class Limits:
         trials: how many schedules are tried at most, those of `file` among them.
         seed: of methods that draw lots.
         file: where trials are kept, so that a search goes on with those of an earlier one.
-        progress: called on each rank whenever something was tried.
+        progress: called on each rank whenever something was tried; None: rank 0 shows a bar.
     """
 
     method: Method = "descent"
@@ -100,7 +102,7 @@ class Search:
     batch: int = 1
     kept_back: float = 0.0
     _estimated: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
-    _begun: float = field(default_factory=time.monotonic)
+    _begun: float = field(init=False, default=0.0)
 
     def run(self) -> Study:
         """Collective.
@@ -109,6 +111,7 @@ class Search:
             TilelinkError: TL462 the schedule to begin with does not run, TL460 some candidate does not end, TL466 the file has
                 trials of something else, TL467 an extra is not installed, TL468 there is no such method.
         """
+        self._begun = time.monotonic()
         method = method_named(self.limits.method)
         known = self.ranks.agree(self._known())[0]
         self.study.tried.update({trial.schedule: trial for trial in known})
@@ -120,14 +123,30 @@ class Search:
         if self.late():
             return self.study
         candidates = Candidates(self.study, self.start, self.slots, self.estimates, self.limits.seed, self.batch)
-        for batch in method(candidates):
-            room = self.limits.trials - len(self.study.tried)
-            if room <= 0 or self.late():
-                break
-            self._try(batch[: int(min(room, len(batch)))], self.late)
-            if any(s not in self.study.tried for s in batch):
-                break
+        with self._shown() as show:
+            for batch in method(candidates):
+                room = self.limits.trials - len(self.study.tried)
+                if room <= 0 or self.late():
+                    break
+                self._try(batch[: int(min(room, len(batch)))], self.late)
+                show()
+                if any(s not in self.study.tried for s in batch):
+                    break
         return self.study
+
+    @contextmanager
+    def _shown(self) -> Generator[Callable[[], None]]:
+        """What rank 0 shows unless the caller does: the seconds, or the trials, that are over."""
+        quiet = self.ranks.rank != 0 or self.limits.progress is not None
+        with bar(f"searching {self.study.problem.operator}", 1.0, quiet=quiet) as advance:
+
+            def show() -> None:
+                study, seconds = self.study, time.monotonic() - self._begun
+                part = max(seconds / self.limits.budget, len(study.tried) / self.limits.trials)
+                best = f"best {study.best.us:.1f} µs of {len(study.tried)} schedules"
+                advance(part, f"{best}, {seconds:.0f} of {self.limits.budget:.0f} s")
+
+            yield show
 
     def late(self) -> bool:
         """Whether time has run out but for what is kept back. Collective."""

@@ -167,7 +167,7 @@ class Study:
         """
         from matplotlib.figure import Figure  # takes its time
 
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        figure: Any = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.subplots()
         runs, front = self.ranked, sorted(self.pareto, key=lambda t: t.sms)
         memory = [t.nbytes / 2**20 for t in runs]
