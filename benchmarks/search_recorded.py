@@ -1,0 +1,148 @@
+"""How near a search comes to the best of schedules that were all measured: `python -m benchmarks.search_recorded`.
+
+Of `results/schedules-2.json`, shape by shape, a method may look at a tenth of the schedules. `over`: by how much the best that it
+has seen is slower than the best of all; of `random` the mean and the 95th percentile over many seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cost_agreement import H200, RESULTS, placed
+from tilelink import Operator
+from tilelink.bench.running import commit
+from tilelink.cost import H200 as MACHINE
+from tilelink.explore.cases import Case
+from tilelink.ir.schedule import Schedule
+from tilelink.ir.topology import Topology
+from tilelink.pipeline.choosing import problem_of
+from tilelink.pipeline.tuning import modelled
+from tilelink.tuning.methods import Candidates, at_random, by_model
+from tilelink.tuning.study import Study, Trial
+
+OUT = RESULTS / "search-recorded.json"
+PART = 0.1
+"""Of the schedules, that are tried."""
+SEEDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(Candidates):
+    """Schedules that are no product of placements."""
+
+    schedules: tuple[Schedule, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.schedules)
+
+    def numbered(self, number: int) -> Schedule:
+        return self.schedules[number]
+
+
+def shapes() -> dict[tuple[str, int, int, int, int], list[tuple[Operator, str, float]]]:
+    """By operator, M, N, K and ranks: the operator as it was scheduled, what the file calls that, and microseconds."""
+    found: dict[tuple[str, int, int, int, int], list[tuple[Operator, str, float]]] = {}
+    for row in json.loads((RESULTS / "schedules-2.json").read_text())["rows"]:
+        operator = placed(row["operator"], row["schedule"])
+        if operator is not None and "ms" in row:
+            depth = row["K"] * (row["backend"] if row["operator"] == "gemm_rs" else 1)
+            key = (row["operator"], row["M"], row["N"], depth, row["backend"])
+            found.setdefault(key, []).append((operator, row["schedule"], 1e3 * row["ms"]))
+    return found
+
+
+def over(candidates: Recorded, method: Any, us: dict[Schedule, float], trials: int) -> tuple[float, list[Schedule]]:
+    """By how much the best of so many trials is slower than the best of all, and the trials."""
+    seen: list[Schedule] = []
+    for batch in method(candidates):
+        seen += batch
+        candidates.study.tried.update({s: Trial(s, us[s]) for s in batch})
+        if len(seen) >= trials:
+            break
+    return min(us[s] for s in seen[:trials]) / min(us.values()) - 1, seen[:trials]
+
+
+def rows() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for (name, m, n, k, ranks), recorded in shapes().items():
+        case = Case(recorded[0][0], (("M", m), ("N", n), ("K", k)), ranks)
+        topology = Topology(ranks, "peer", device=H200)
+        bound = case.bound(topology)
+        us: dict[Schedule, float] = {}
+        estimated: dict[Schedule, float] = {}
+        said: dict[Schedule, str] = {}
+        for operator, text, measured in recorded:
+            trial = modelled(operator.compiler, bound, topology, MACHINE)
+            if trial.us is not None:
+                us[trial.schedule], estimated[trial.schedule], said[trial.schedule] = measured, trial.us, text
+
+        def estimates(schedules: Sequence[Schedule], known: dict[Schedule, float] = estimated) -> list[float]:
+            return [known[s] for s in schedules]
+
+        problem = problem_of(name, case.operator.signature, bound, topology)
+
+        def candidates(seed: int, problem: Any = problem, us: Any = us, estimates: Any = estimates) -> Recorded:
+            study, all_of = Study(problem, "gpu", "model", {}), tuple(us)
+            return Recorded(study, all_of[0], (), estimates, seed, 1, all_of)
+
+        trials = math.ceil(PART * len(us))
+        by_chance = [over(candidates(seed), at_random, us, trials)[0] for seed in range(SEEDS)]
+        guided, seen = over(candidates(0), by_model, us, trials)
+        found.append(
+            {
+                "operator": name,
+                "sizes": {"M": m, "N": n, "K": k},
+                "ranks": ranks,
+                "schedules": len(us),
+                "trials": trials,
+                "over": {
+                    "model": round(guided, 4),
+                    "random": {
+                        "mean": round(float(np.mean(by_chance)), 4),
+                        "p95": round(float(np.percentile(by_chance, 95)), 4),
+                    },
+                },
+                "tried": [
+                    {"schedule": said[s], "us": round(us[s], 1), "estimated": round(estimated[s], 1)} for s in seen
+                ],
+                "best": {"schedule": said[min(us, key=lambda s: us[s])], "us": round(min(us.values()), 1)},
+            }
+        )
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT)
+    out: Path = parser.parse_args().out
+    made = rows()
+    guided = [row["over"]["model"] for row in made]
+    summary = {
+        "shapes": len(made),
+        "model": {
+            "median": float(np.median(guided)),
+            "worst": max(guided),
+            "within_3_percent": sum(g <= 0.03 for g in guided),
+        },
+        "random": {"mean": round(float(np.mean([row["over"]["random"]["mean"] for row in made])), 4)},
+    }
+    out.write_text(json.dumps({"commit": commit(), "summary": summary, "rows": made}, indent=1) + "\n")
+    print(json.dumps(summary, indent=1))
+    for row in made:
+        sizes = "x".join(map(str, row["sizes"].values()))
+        print(f"{row['operator']:8} {sizes:18} {row['trials']} of {row['schedules']}: {row['over']['model']:.1%}, by chance "
+              f"{row['over']['random']['mean']:.1%}")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
