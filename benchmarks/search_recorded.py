@@ -1,7 +1,7 @@
 """How near a search comes to the best of schedules that were all measured: `python -m benchmarks.search_recorded`.
 
-Of `results/schedules-2.json`, shape by shape, a method may look at a tenth of the schedules. `over`: by how much the best that it
-has seen is slower than the best of all; of `random` the mean and the 95th percentile over many seeds.
+Of `results/schedules-2.json`, shape by shape, a method may look at a tenth of the schedules, rounded up. `over`: by how much
+the best that it has seen is slower than the best of all; of `random` the mean and the 95th percentile over many seeds.
 """
 
 from __future__ import annotations

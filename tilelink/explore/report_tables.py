@@ -23,6 +23,7 @@ from tilelink.ir.wiring import TensorAxis, TensorDecl
 from tilelink.mapping.remote import crosses, reads_remote
 
 if TYPE_CHECKING:
+    from tilelink.explore.anomalies import Walk
     from tilelink.tracing import Total, Trace
     from tilelink.tuning.study import Study
     from tilelink.tuning.tables import Entry
@@ -110,6 +111,25 @@ def study_sheet(name: str, study: Study) -> Sheet:
     return Sheet(f"{name}: {study.won} won, {counts}", ("ms", "schedule"), tuple(rows))
 
 
+def walk_sheet(name: str, walk: Walk) -> Sheet:
+    """Shapes that are far off their bound."""
+    rows = tuple(
+        (
+            " ".join(f"{n}={size}" for n, size in a.sizes),
+            f"{a.us:.0f}",
+            f"{a.bound_us:.0f}",
+            f"{a.gap:.0%}",
+            a.binds,
+            "–" if a.better is None else f"{a.better.us:.0f}",
+            "" if a.better is None else str(a.better.schedule),
+        )
+        for a in walk.anomalies
+    )
+    refused = f", no plan for {walk.refused} of them" if walk.refused else ""
+    title = f"{name}: {walk.looked} shapes{refused}, {walk.median:.0%} off the bound in the middle"
+    return Sheet(title, ("shape", "µs", "bound µs", "gap", "binds", "better µs", "by"), rows)
+
+
 def _means(found: list[Total]) -> list[float]:
     columns = [("compute",), ("communicate", "set up"), ("compute + communicate",), ("wait",)]
     return [sum(t.of(*kinds) for t in found) / len(found) for kinds in columns] + [
@@ -170,7 +190,7 @@ def _line(cells: tuple[str, ...]) -> str:
 # --------------------------------------------------------------------------------------------------------------- steps
 def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
     order = "" if s.into is not None else ", ".join(s.order_names)
-    return (s.path, _does(s), _runs_on(plan, s), _tiles(s), _range([_count(plan, s, r) for r in _ranks(plan)]), order)
+    return (s.path, _does(s), _runs_on(plan, s), _tiles(s), _range([tiles_on(plan, s, r) for r in _ranks(plan)]), order)
 
 
 def _does(s: StepPlan) -> str:
@@ -206,7 +226,8 @@ def _tile(g: GridAxis) -> str:
     return f"{name} by {g.tile}" if g.tile else f"all of {name}" if not g.by_parts else f"{name} by {name}/R"
 
 
-def _count(plan: Plan, s: StepPlan, rank: int) -> int | None:
+def tiles_on(plan: Plan, s: StepPlan, rank: int) -> int | None:
+    """The tiles of a step on a rank; None where a table decides."""
     return None if any(g.table is not None for g in s.grid) else int(F.evaluate(s.total, plan.env(rank)))
 
 
@@ -258,13 +279,14 @@ def _lives(buffer: Buffer) -> str:
 
 
 def _bytes(plan: Plan, buffer: Buffer) -> str:
-    sizes = [_elements(plan, buffer, r) * ITEM_BYTES[buffer.dtype] for r in _ranks(plan)]
+    sizes = [bytes_of(plan, buffer, r) for r in _ranks(plan)]
     low, high = min(sizes), max(sizes)
     return _size(low) if low == high else f"{_size(low)} to {_size(high)}"
 
 
-def _elements(plan: Plan, buffer: Buffer, rank: int) -> int:
-    return prod(int(F.evaluate(e, plan.env(rank))) for e in buffer.seen(by_peers=True))
+def bytes_of(plan: Plan, buffer: Buffer, rank: int) -> int:
+    """Of one slot of a rank's instance."""
+    return ITEM_BYTES[buffer.dtype] * prod(int(F.evaluate(e, plan.env(rank))) for e in buffer.seen(by_peers=True))
 
 
 def _size(count: int) -> str:
@@ -319,7 +341,7 @@ def _times(plan: Plan, c: Channel) -> str:
 
 def tiles_of(plan: Plan) -> int:
     """The tiles of a call, of all steps on all ranks together; those that tables decide are not among them."""
-    return sum(_count(plan, s, rank) or 0 for s in plan.steps for rank in range(plan.topology.ranks))
+    return sum(tiles_on(plan, s, rank) or 0 for s in plan.steps for rank in range(plan.topology.ranks))
 
 
 def signals_of(plan: Plan) -> int:
@@ -349,7 +371,7 @@ def _taken(plan: Plan, step: StepPlan, rank: int) -> int:
 
 def _through(plan: Plan, kernel: KernelPlan, rank: int) -> int:
     """How many workers of a kernel say that they are through: no more than there are tiles for."""
-    tiles = [_count(plan, plan.step(path), rank) for path in kernel.in_turn]
+    tiles = [tiles_on(plan, plan.step(path), rank) for path in kernel.in_turn]
     known = [t for t in tiles if t is not None]
     if len(known) < len(tiles):
         return kernel.workers

@@ -347,13 +347,13 @@ class Operator:
         from tilelink.cost import H200
         from tilelink.pipeline.tuning import explored
         from tilelink.tuning.search import Limits
-        from tilelink.tuning.study import StudyFile
+        from tilelink.tuning.study import StudyFile, on_named
 
         kept = StudyFile(Path(file)) if file is not None else None
         method = method or ("descent" if on == "model" else "model")
         limits = Limits(method, budget, trials, seed, kept, progress)
         return explored(
-            self.calls, tensors, given, on, limits, space,
+            self.calls, tensors, given, on_named(on), limits, space,
             ranks=ranks, topology=topology, machine=machine or H200, group=group, session=session,
         )  # fmt: skip
 

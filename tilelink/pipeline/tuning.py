@@ -6,12 +6,12 @@ import datetime
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import triton
 
-from tilelink.cost import H200, Machine, call
+from tilelink.cost import H200, Machine, predict
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
@@ -255,7 +255,7 @@ def estimated_us(compiler: Compiler, bound: Bound, topology: Topology, machine: 
     Raises:
         TilelinkError: there is no plan.
     """
-    return call(lower(compiler.unproven(bound, topology)), machine).us
+    return predict(lower(compiler.unproven(bound, topology)), machine).us
 
 
 def modelled(compiler: Compiler, bound: Bound, topology: Topology, machine: Machine = H200) -> Trial:
@@ -266,7 +266,7 @@ def modelled(compiler: Compiler, bound: Bound, topology: Topology, machine: Mach
         return Trial(compiler.schedule, None, str(error).splitlines()[0])
     return Trial(
         compiler.schedule,
-        call(lowered, machine).us,
+        predict(lowered, machine).us,
         sms=sms_taken(plan),
         nbytes=sum(r.nbytes for r in regions(plan)),
     )
@@ -325,7 +325,7 @@ def explored(
         return spread(lambda *mine: explored(calls, mine, dict(given), on, limits, space), lists)[0]
     session = (session or require()).of(group)
     backend = session.backend.topology.backend
-    if on not in get_args(On) or (on == "simulated") != (backend == "simulated") or session.backend.only_references:
+    if (on == "simulated") != (backend == "simulated") or session.backend.only_references:
         raise TilelinkError(
             "TL469",
             f"there is no search on `{on}` here",

@@ -9,19 +9,22 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias, cast
 
-from tilelink.errors import TilelinkError
+import numpy as np
+
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.tuning.space import Coordinate, Space, changed, coordinates
-from tilelink.tuning.study import Study, wanted
+from tilelink.tuning.study import Study, unknown, wanted
 
 Method = Literal["exhaustive", "random", "annealing", "descent", "model", "optuna"]
 HOPELESS = 2.5
 """Candidates whose estimate is so many times the best estimate are not tried by `descent`."""
 RANKED = 512
 """Spaces of so many schedules are estimated as a whole by `model`."""
+ERROR, FIELDS, NOISE = 0.08, 4.0, 0.01
+"""What the cost model errs by, how many fields have to differ for two errors to have little in common, and what a time does."""
 STALE = 200
 """So many proposals in a row that were tried before end a search."""
 HOT, COOLING = 0.1, 0.97
@@ -148,27 +151,81 @@ def _promising(of: Candidates, around: Sequence[Schedule]) -> Batches:
 
 
 def by_model(of: Candidates) -> Batches:
-    """What the cost model takes for the fastest first. Of a large space it looks at what a descent comes across."""
+    """Where the cost model promises the most, corrected by what was found of schedules like it. Of a large space it looks at
+    what a descent comes across.
+
+    Its errors are taken for a Gaussian process over the fields of schedules. Next is what may be the fastest: the estimate less
+    what is not known about it, so that schedules that the model cannot tell apart are not tried one after the other.
+    """
+    pool = [s for s, us in _looked_at(of).items() if us]
+    if not pool:
+        return
+    estimates = np.log(of.estimates(pool))
+    near = _alike(pool)
+    at = {schedule: k for k, schedule in enumerate(pool)}
+    while True:
+        tried = {at[s]: t.us for s, t in of.study.tried.items() if s in at}
+        todo = [k for k in range(len(pool)) if k not in tried]
+        of.study.left = len(todo)
+        if not todo:
+            return
+        known = {k: math.log(us) - float(estimates[k]) for k, us in tried.items() if us is not None}
+        chosen: list[int] = []
+        while todo and len(chosen) < of.batch:
+            error, unknown = _errors(near, known)
+            best = min(todo, key=lambda k: estimates[k] + error[k] - unknown[k])
+            todo.remove(best)
+            known[best] = float(error[best])  # as if it were so, until it is known
+            chosen.append(best)
+        yield [pool[k] for k in chosen]
+
+
+def _looked_at(of: Candidates) -> dict[Schedule, float]:
+    """Schedules that a descent on the cost model comes across, of small spaces all, with their estimates."""
     costs: dict[Schedule, float] = {}
 
-    def look(schedules: Sequence[Schedule]) -> None:
+    def look(schedules: Sequence[Schedule]) -> Schedule:
         new = [s for s in dict.fromkeys(schedules) if s not in costs]
         costs.update(zip(new, of.estimates(new), strict=True))
+        return min((s for s in costs if costs[s]), key=lambda s: costs[s], default=of.start)
 
     if of.count <= RANKED:
         look([of.numbered(k) for k in range(of.count)])
-    else:
-        look([of.start])
-        best, before = of.start, None
-        while best != before:
-            before = best
-            for path in of.space:
-                for way in [c for c in _varied(of, best) if c.path == path]:
-                    look([changed(of.space, best, path, o) for o in way.options])
-                best = min((s for s in costs if costs[s]), key=lambda s: costs[s], default=best)
-            look([replace(best, slots=n) for n in of.slots])
-            best = min((s for s in costs if costs[s]), key=lambda s: costs[s], default=best)
-    yield from of.batches(sorted(costs, key=lambda s: costs[s] or math.inf))
+        return costs
+    best, before = look([of.start]), None
+    while best != before:
+        before = best
+        for path in of.space:
+            for way in [c for c in coordinates(of.space, best) if c.path == path]:
+                look([changed(of.space, best, path, o) for o in way.options])
+            best = look([])
+        best = look([replace(best, slots=n) for n in of.slots])
+    return costs
+
+
+def _alike(schedules: Sequence[Schedule]) -> Any:
+    """Covariances of what the cost model errs by: the fewer fields of two schedules differ, the more of that they share."""
+    said = [{("slots", s.slots), *((p, f, v) for p, place in s.entries for f, v in _fields(place))} for s in schedules]
+    number = {field: k for k, field in enumerate(dict.fromkeys(field for each in said for field in each))}
+    has = np.zeros((len(said), len(number)))
+    for k, each in enumerate(said):
+        has[k, [number[field] for field in each]] = 1
+    count = has.sum(axis=1)
+    return ERROR**2 * np.exp(-(count[:, None] + count[None, :] - 2 * has @ has.T) / (2 * FIELDS))
+
+
+def _fields(placement: Placement) -> list[tuple[str, object]]:
+    return [("on", type(placement)), *((f.name, getattr(placement, f.name)) for f in fields(placement))]
+
+
+def _errors(near: Any, known: dict[int, float]) -> tuple[Any, Any]:
+    """By how much the model is expected to err on each schedule, as a logarithm, and by how much that may be wrong."""
+    if not known:
+        return np.zeros(len(near)), np.sqrt(np.diag(near))
+    rows, found = list(known), np.array(list(known.values()))
+    gain = cast("Any", np.linalg).solve(near[np.ix_(rows, rows)] + NOISE**2 * np.eye(len(rows)), near[rows])
+    spread = cast("Any", np).diag(near) - (near[rows] * gain).sum(axis=0)
+    return found.mean() + (found - found.mean()) @ gain, np.sqrt(np.maximum(spread, 0.0))
 
 
 def by_optuna(of: Candidates) -> Batches:
@@ -196,7 +253,7 @@ def _varied(of: Candidates, around: Schedule) -> list[Coordinate]:
     return coordinates(of.space, around)
 
 
-METHODS: dict[Method, Callable[[Candidates], Batches]] = {
+METHODS: dict[str, Callable[[Candidates], Batches]] = {
     "exhaustive": exhaustive,
     "random": at_random,
     "annealing": annealing,
@@ -211,7 +268,6 @@ def method_named(name: str) -> Callable[[Candidates], Batches]:
     Raises:
         TilelinkError: TL468, there is no such method.
     """
-    for method in get_args(Method):
-        if method == name:
-            return METHODS[method]
-    raise TilelinkError("TL468", f"`{name}` is no method of search", hint=f"one of {', '.join(METHODS)}")
+    if name not in METHODS:
+        raise unknown(name, "method of search", METHODS)
+    return METHODS[name]

@@ -18,7 +18,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.mapping import placement_of
 from tilelink.runtime.backend import Backend
 from tilelink.tuning.measuring import attempt, interleaved, problem_of
-from tilelink.tuning.methods import Candidates, Method, method_named
+from tilelink.tuning.methods import Candidates, method_named
 from tilelink.tuning.progress import bar
 from tilelink.tuning.study import Study, StudyFile, Trial, nothing_runs
 
@@ -72,7 +72,7 @@ class Limits:
         progress: called on each rank whenever something was tried; None: rank 0 shows a bar.
     """
 
-    method: Method = "descent"
+    method: str = "descent"
     budget: float = 60.0
     trials: float = math.inf
     seed: int = 0

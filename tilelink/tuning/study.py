@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -19,6 +19,24 @@ from tilelink.version import __version__
 
 On = Literal["model", "simulated", "gpu"]
 """What says how long a schedule takes: the cost model, simulated ranks, or GPUs."""
+
+
+def on_named(name: str) -> On:
+    """
+    Raises:
+        TilelinkError: TL468, nothing of this name says how long a schedule takes.
+    """
+    for on in get_args(On):
+        if name == on:
+            return on
+    raise unknown(name, "place to search on", get_args(On))
+
+
+def unknown(name: str, what: str, known: Iterable[str]) -> TilelinkError:
+    """TL468."""
+    return TilelinkError("TL468", f"`{name}` is no {what}", hint=f"one of {', '.join(known)}")
+
+
 TIE = 0.01
 """Schedules whose times differ by less are equally good: two GPUs of one kind differ by more."""
 

@@ -1,4 +1,9 @@
-"""The command line: `tilelink demo | plan | estimate | verify | emit | run | stress | replay | trace | tune | bench | …`."""
+"""The command line: `tilelink demo | plan | estimate | verify | emit | run | stress | replay | trace | tune | anomalies | bench`.
+
+Takes: words of a shell. Gives: tables, files, one JSON object, a status.
+Knows: every room below, none of it before a command needs it.
+Never knows: how a plan is made, proved or run.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,17 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from tilelink.cli import predicting, searching
+from tilelink.cli.terminal import Answered, Commands, Dtype, Json, Name, On, RankCount, Schedule, Shape, answer, first
+from tilelink.cli.terminal import case_of as _case
+from tilelink.cli.terminal import console_of as _console
+from tilelink.cli.terminal import head as _head
+from tilelink.cli.terminal import here as _here
+from tilelink.cli.terminal import say as _say
 from tilelink.errors import TilelinkError
 from tilelink.version import __version__
 
@@ -19,19 +30,14 @@ from tilelink.version import __version__
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilelink.bench import BenchCase
-    from tilelink.explore.cases import Case, Ranks
+    from tilelink.explore.cases import Case
     from tilelink.explore.running import Outcome
-    from tilelink.ir.plan import Plan
     from tilelink.ir.topology import Topology
     from tilelink.pipeline.compiled import Compiled
-    from tilelink.pipeline.operator import Operator
     from tilelink.runtime.session import Session
     from tilelink.runtime.simulated.machine import Recorder
     from tilelink.runtime.simulated.scheduler import Policy
     from tilelink.tracing.spans import Lane
-
-R = TypeVar("R", bound="Ranks")
 
 
 class Target(StrEnum):
@@ -40,20 +46,6 @@ class Target(StrEnum):
     simulated = "simulated"
     h200 = "h200"
 
-
-class Commands(TyperGroup):
-    """Diagnostics are printed as they are rendered, and end the command with 1."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except TilelinkError as error:
-            print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
-            raise typer.Exit(1) from error
-
-
-SEARCHED = 20
-"""Calls of a search at the least, about."""
 
 DRAWN = "FILE.png|svg|pdf"
 
@@ -83,21 +75,7 @@ def main(
     """Tile programs whose communication hides behind computation: planned, proved, emitted, run, measured."""
 
 
-Name = Annotated[str, typer.Argument(metavar="OP", help="An operator of tilelink.ops, or FILE.py:NAME.")]
-Shape = Annotated[str, typer.Option(help="Global sizes: MxNxK, or by name M=512,N=512,K=512.", metavar="MxNxK")]
-RankCount = Annotated[
-    str,
-    typer.Option("--ranks", help="Number of ranks; along axes: NODE=2,GPU=2.", metavar="N|AXIS=N,…"),
-]
-Schedule = Annotated[
-    list[str] | None,
-    typer.Option("--schedule", help="STEP=PLACEMENT(…), as 'gather=copy_engine(M=128, push=True)'. Repeatable."),
-]
-Dtype = Annotated[str, typer.Option(help="Of the inputs: bf16, f16 or f32.")]
 Delayed = Annotated[bool, typer.Option("--delayed-stores", help="Simulated stores may arrive late, until ordered.")]
-On = Annotated[
-    str | None, typer.Option(help="A machine by name, as 8xH200, or a file; predict on it.", metavar="NAME|FILE.toml")
-]
 For = Annotated[Target, typer.Option("--target", help="The device to plan for.")]
 
 
@@ -148,56 +126,25 @@ def plan(
     target: For = Target.simulated,
     verify: Annotated[bool, typer.Option(help="Prove it first.")] = True,
     picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
-    machine: On = None,
+    machine: On = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Print the derived mapping: tiles, orders, owners, channels, credits, the steps of a call, and how long it may take."""
+    from tilelink.explore.documents import asked, plan_document
     from tilelink.explore.tables import plan_table
 
-    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
-    topology = _on(machine, case) if machine is not None else _topology(target, case)
+    console, case = _console(quiet=as_json), _case(op, shape, rank_count, schedule, dtype)
+    topology = predicting.topology_on(machine, case) if machine is not None else _topology(target, case)
     made = case.compiled(topology).plan if verify else case.unproven(topology)
     _head(console, case)
     console.print(plan_table(made))
     if machine is not None:
-        _estimate(console, made, machine)
+        predicting.say_estimate(console, made, machine)
     if picture is not None:
         from tilelink.explore.tiles import mapping_picture
 
         _say(console, "picture", str(mapping_picture(made, picture)))
-
-
-@app.command()
-def estimate(
-    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16", machine: On = "8xH200",
-) -> None:  # fmt: skip
-    """Predict how long a call takes on a machine, what its executors do until then, and how far that is from the bound."""
-    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
-    _head(console, case)
-    _estimate(console, case.unproven(_on(machine or "8xH200", case)), machine or "8xH200")
-
-
-@app.command()
-def calibrate(
-    out: Annotated[Path, typer.Option(help="The file to write.", metavar="FILE.toml")],
-    name: Annotated[str, typer.Option(help="What to call the machine; default: as the file.")] = "",
-) -> None:
-    """Measure the GPU at hand, and under torchrun the links between several, for `--machine FILE.toml`."""
-    import torch
-
-    from tilelink.bench.calibration import calibrate as measured
-    from tilelink.bench.calibration import file_of
-    from tilelink.cost.machine import parse
-
-    session, console = _here()
-    gpu, found = measured(session)
-    major, minor = torch.cuda.get_device_capability()
-    text = file_of(name or out.stem, gpu, 10 * major + minor, session.backend.ranks if session else 1, found)
-    parse(text, str(out))
-    for figure, value in found.items():
-        _say(console, figure, f"{value.value:.4g}  {value.said}")
-    if not console.quiet:
-        out.write_text(text, encoding="utf-8")
-    _say(console, "machine", str(out))
+    if as_json:
+        raise Answered({**asked(case), "ok": True, **plan_document(made)}, good=True)
 
 
 @app.command()
@@ -207,13 +154,15 @@ def verify(
     picture: Annotated[Path | None, typer.Option(help="Draw what goes wrong.", metavar=DRAWN, callback=_drawable)] = None,
     certificate: Annotated[Path | None, typer.Option(help="Write what is proved as JSON, for a checker of its own.")] = None,
     emitted: Annotated[bool, typer.Option("--emitted", help="Run the file on simulated ranks, and compare.")] = False,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
+    from tilelink.explore.documents import asked, verdict_document
     from tilelink.explore.tables import verdict_table
     from tilelink.ir.certificate import certificate as text_of
     from tilelink.mapping.lower import lower
 
-    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
+    console, case = _console(quiet=as_json), _case(op, shape, rank_count, schedule, dtype)
     topology = _topology(target, case)
     verdict = case.verdict(topology)
     console.print(verdict_table(verdict))
@@ -236,7 +185,10 @@ def verify(
         print(validation)
         if validation.error is not None:
             print(validation.error, file=sys.stderr)
-    raise typer.Exit(0 if verdict.ok and (validation is None or validation.ok) else 1)
+    good = verdict.ok and (validation is None or validation.ok)
+    if as_json:
+        raise Answered({**asked(case), **verdict_document(verdict, validation)}, good)
+    raise typer.Exit(0 if good else 1)
 
 
 @app.command()
@@ -249,6 +201,7 @@ def run(
     check: Annotated[bool, typer.Option(help="Compare with the product that the signature states, or the unfused form.")] = True,
     timeline: Annotated[Path | None, typer.Option(help="Draw the simulated run.", metavar=DRAWN, callback=_drawable)] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
     from tilelink.explore.extent import extent
@@ -258,7 +211,7 @@ def run(
     from tilelink.tracing.chrome import write_trace
     from tilelink.tracing.spans import lanes_of
 
-    session, console = _here()
+    session, console = _here(as_json)
     case = _case(op, shape, rank_count, schedule, dtype, session)
     _head(console, case)
     if session is not None:
@@ -270,19 +223,30 @@ def run(
                 why="only the simulated backend keeps one of each run",
                 hint="`tilelink trace` draws what GPUs did",
             )
-        good = _report(console, case, run_case(case, session, calls=calls, check=check), check)
-        raise typer.Exit(0 if good else 1)
+        outcome = run_case(case, session, calls=calls, check=check)
+        good = _report(console, case, outcome, check)
+        raise _ran(case, outcome, good, as_json, session)
     stages = case.compiled(_topology(Target.simulated, case))
     _say(console, "simulated", extent(case, calls, "" if calls == 1 else f", {calls} calls"))
     recorder = Recorder()
     turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
-    good = _report(console, case, _run(case, stages, recorder, calls, turns, delayed_stores, check), check)
+    outcome = _run(case, stages, recorder, calls, turns, delayed_stores, check)
+    good = _report(console, case, outcome, check)
     lanes = lanes_of(recorder.records, stages.plan, stages.source) if timeline or trace else ()
     if timeline is not None:
         _say(console, "timeline", str(_timeline(case, lanes, timeline)))
     if trace is not None:
         _say(console, "trace", str(write_trace(trace, lanes, stages.source)))
-    raise typer.Exit(0 if good else 1)
+    raise _ran(case, outcome, good, as_json, session)
+
+
+def _ran(case: Case, outcome: Outcome, good: bool, as_json: bool, session: Session | None) -> Exception:
+    """What ends `run`."""
+    from tilelink.explore.documents import asked, outcome_document
+
+    if not as_json:
+        return typer.Exit(0 if good else 1)
+    return answer(session, {**asked(case), **outcome_document(outcome, case.tolerance, good)}, good)
 
 
 @app.command()
@@ -333,13 +297,15 @@ def trace(
     op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     picture: Annotated[Path, typer.Option(help="The timeline.", metavar=DRAWN, callback=_drawable)] = Path("trace.png"),
     perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Say what every SM did when, from inside the kernels: on GPUs under torchrun; else simulated."""
+    from tilelink.explore.documents import asked, trace_document
     from tilelink.explore.report_tables import totals_sheet
     from tilelink.explore.running import trace_case
     from tilelink.explore.tables import tables
 
-    session, console = _here()
+    session, console = _here(as_json)
     case = _case(op, shape, rank_count, schedule, dtype, session)
     _head(console, case)
     found = trace_case(case, session)
@@ -347,164 +313,22 @@ def trace(
     untraced = found.ms_untraced
     cost = "simulated" if untraced is None else f"traced; {untraced:.4f} ms untraced: {found.cost:+.1%}"
     _say(console, "time", f"{found.ms:.4f} ms a call, with its launches, {cost}")
-    if not console.quiet:
+    if first(session):
         _say(console, "timeline", str(found.picture(picture)))
         _say(console, "trace", str(found.chrome(perfetto)))
+    if as_json:
+        files = {"picture": str(picture), "perfetto": str(perfetto)}
+        raise answer(session, {**asked(case), "ok": True, **trace_document(found), **files}, good=True)
 
 
-@app.command()
-def tune(
-    op: Name,
-    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
-    cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
-    tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
-    rank_count: RankCount = "4", dtype: Dtype = "bf16",
-    budget: Annotated[float, typer.Option(help="Seconds of search for each case.", min=0)] = 60.0,
-    fresh: Annotated[bool, typer.Option(help="Measure again what the cache has.")] = False,
-    table: Annotated[Path | None, typer.Option(help="Put the results into this table, as the package ships one.")] = None,
-) -> None:  # fmt: skip
-    """Search for the fastest schedule of a case; kept in a cache on disk. On GPUs under torchrun; else simulated."""
-    from tilelink.bench import SUBJECTS, BenchCase, commit
-    from tilelink.explore.cases import Case, names_of, parse_ranks, parse_sizes, topology_of
-    from tilelink.explore.extent import extent
-    from tilelink.explore.naming import operator_named
-    from tilelink.explore.report_tables import tuned_sheet
-    from tilelink.explore.running import tune_case
-    from tilelink.explore.tables import tables
-    from tilelink.tuning.tables import merge
-
-    session, console = _here()
-    ranks = _ranks(session, parse_ranks(rank_count))
-    if shape is None and op not in SUBJECTS:
-        raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
-    count = topology_of(ranks).ranks
-    found = (
-        [BenchCase(shape, dict(parse_sizes(shape, names_of(operator_named(op)))))]
-        if shape
-        else _bench_cases(op, None, cases, tokens, count, False)
-    )
-    for each in found:
-        case = Case(operator_named(op), tuple(each.sizes.items()), ranks, dtype)
-        if session is None:
-            _say(console, "simulated", extent(case, SEARCHED, ", under each schedule that is tried"))
-        entry, report = tune_case(case, session, budget=budget, fresh=fresh)
-        console.print(tables([tuned_sheet(each.name, entry, report)]))
-        if table is not None and not console.quiet:
-            noted = replace(entry, measured=f"{entry.measured}, {commit()}")
-            _say(console, "table", str(merge(table, [noted])))
-
-
-@app.command("bench")
-def bench_command(
-    op: Annotated[list[str] | None, typer.Argument(metavar="OP…", help="Those of --list, or all.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
-    cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
-    tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
-    rank_count: Annotated[int, typer.Option("--ranks", help="Number of ranks.", min=1)] = 4, schedule: Schedule = None,
-    also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
-    seconds: Annotated[float, typer.Option(help="Seconds after which no further round of a case begins.")] = 15.0,
-    budget: Annotated[float, typer.Option(help="Seconds after which no further case of an operator begins.")] = 600.0,
-    out: Annotated[Path | None, typer.Option(help="Write the rows: a .json file, or a folder for one each.")] = None,
-    known: Annotated[bool, typer.Option("--list", help="Say what can be measured, against what.")] = False,
-) -> None:  # fmt: skip
-    """Compare with cuBLAS, NCCL and torch, interleaved in one run: on GPUs under torchrun; else simulated."""
-    from tilelink.bench import SUBJECTS, Options, Row, bench, report, save, subjects_sheet, summary
-    from tilelink.explore.tables import tables
-
-    session, console = _here()
-    ranks = _ranks(session, rank_count)
-    if known or not op:
-        console.print(tables([subjects_sheet(ranks)]))
-        raise typer.Exit(0 if known else 2)
-    ops_asked = list(SUBJECTS) if op == ["all"] else op
-    _askable(ops_asked, shape or schedule, out)
-    rows: list[Row] = []
-    for name in ops_asked:
-        subject = SUBJECTS[name]
-        found = bench(
-            name, subject, _bench_cases(name, shape, cases, tokens, ranks, session is None),
-            _variants(subject.operator, schedule or [], also or [], several=len(ops_asked) > 1),
-            Options(rounds if session is not None else 1, seconds, budget), session=session, ranks=ranks,
-            say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
-        )  # fmt: skip
-        console.print(report(name, found))
-        if out is not None and not console.quiet:
-            path = out if out.suffix == ".json" else out / f"bench-{name}-{ranks}.json"
-            _say(console, "rows", str(save(path, found)))
-        rows += found
-    console.print(tables([summary(rows)]))
-    raise typer.Exit(0 if all(row.right for row in rows) else 1)
+app.command()(predicting.estimate)
+app.command()(predicting.calibrate)
+app.command()(searching.tune)
+app.command()(searching.anomalies)
+app.command()(searching.bench)
 
 
 # ------------------------------------------------------------------------------------------------- from text to a case
-def _askable(names: list[str], special: Any, out: Path | None) -> None:
-    """Raises TL708: there is no such benchmark, or what is said of one operator is said of several."""
-    from tilelink.bench import SUBJECTS
-
-    for name in names:
-        if name not in SUBJECTS:
-            why = f"those that have: {', '.join(SUBJECTS)}"
-            raise TilelinkError("TL708", f"`{name}` has no benchmark", why=why, hint="name some of them, or all")
-    if len(names) > 1 and special:
-        raise TilelinkError("TL708", "a shape or a schedule for several operators", hint="measure one operator")
-    if len(names) > 1 and out is not None and out.suffix == ".json":
-        raise TilelinkError("TL708", f"rows of several operators for the one file `{out}`", hint="name a folder")
-
-
-def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: int, alone: bool) -> list[BenchCase]:
-    from tilelink.bench import SUBJECTS, case_of, sweep
-    from tilelink.explore.cases import parse_sizes
-
-    subject = SUBJECTS[op]
-    if shape is not None:
-        return [case_of(op, subject, dict(parse_sizes(shape)))]
-    if alone:  # the simulated backend would take hours over an MLP
-        return [case_of(op, subject, subject.small)]
-    if tokens and not subject.rows:
-        raise TilelinkError("TL708", f"the cases of `{op}` have no number of tokens", hint="leave --tokens out")
-    rows = sweep(ranks) if tokens == "sweep" else tuple(int(t) for t in tokens.split(",") if t)
-    found = subject.cases(ranks, rows)
-    if not any(c.name.startswith(prefix) for c in found):
-        why = f"it has {', '.join(c.name for c in found)}"
-        raise TilelinkError("TL708", f"`{op}` has no case `{prefix}`", why=why, hint="give the beginning of a name")
-    return [c for c in found if c.name.startswith(prefix)]
-
-
-def _variants(
-    operator: Operator | None, schedule: list[str], also: list[str], *, several: bool = False
-) -> dict[str, Operator]:
-    """Ours and further schedules of it, by name; those for steps of another one of several operators are missing there."""
-    from tilelink.bench import OURS
-    from tilelink.explore.placements import parse_placements
-
-    if operator is None:
-        if schedule or (also and not several):
-            raise TilelinkError(
-                "TL708", "a schedule for what is made of several operators", hint="leave --schedule and --also out"
-            )
-        return {}
-    ours = operator.schedule(parse_placements(schedule))
-    further: dict[str, Operator] = {}
-    for text in also:
-        name, _, entries = text.partition(":")
-        further[name.strip()] = ours.schedule(parse_placements([e for e in entries.split(";") if e.strip()], "--also"))
-    return {OURS: ours} | further
-
-
-def _case(
-    op: str, shape: str, ranks: str, schedule: list[str] | None, dtype: str, session: Session | None = None
-) -> Case:
-    """`session`: of `torchrun`, whose number of ranks counts."""
-    from tilelink.explore.cases import Case, names_of, parse_ranks, parse_sizes
-    from tilelink.explore.naming import operator_named
-    from tilelink.explore.placements import parse_placements
-
-    asked = _ranks(session, parse_ranks(ranks))
-    operator = operator_named(op).schedule(parse_placements(schedule or []))
-    return Case(operator, parse_sizes(shape, names_of(operator)), asked, dtype)
-
-
 def _topology(target: Target, case: Case) -> Topology:
     from tilelink.ir.topology import Device
 
@@ -514,33 +338,7 @@ def _topology(target: Target, case: Case) -> Topology:
     return replace(case.topology, backend="peer", device=device)
 
 
-def _on(machine: str, case: Case) -> Topology:
-    """As many of the machine's GPUs as the case has ranks."""
-    from tilelink.explore.model import Machine
-
-    return replace(case.topology, backend="peer", device=Machine.load(machine).device())
-
-
 # ------------------------------------------------------------------------------------------------- running and reporting
-def _estimate(console: Console, plan: Plan, machine: str) -> None:
-    """What the cost model says of a plan."""
-    from tilelink.explore.model import Machine, bound
-
-    on = Machine.load(machine)
-    found = bound(plan, on)
-    _say(
-        console,
-        "machine",
-        f"{on.name}: {sum(s.startswith('fitted') for _, s in on.sources)} figures fitted, others said",
-    )
-    _say(console, "predicted", f"{found.prediction.us:.1f} µs")
-    for executor, end in found.prediction.ends.items():
-        _say(console, executor, f"{found.prediction.begins[executor].min():.1f} to {end.max():.1f} µs")
-    for limit in found.limits:
-        _say(console, limit.resource, f"at least {limit.us:.1f} µs, on rank {limit.rank}")
-    _say(console, "bound", str(found))
-
-
 def _run(
     case: Case,
     compiled: Compiled,
@@ -592,37 +390,3 @@ def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:
     from tilelink.tracing.trace import SIMULATED
 
     return timeline_picture(lanes, path, f"{case.operator.name}: {case}", SIMULATED)
-
-
-def _console(quiet: bool = False) -> Console:
-    """Wide enough for tables where nobody sees the edge."""
-    from rich.console import Console
-
-    return Console(quiet=quiet, width=None if sys.stdout.isatty() else 140, highlight=False)
-
-
-def _here() -> tuple[Session | None, Console]:
-    """The session of `torchrun`, if that has started this, and a console that is rank 0's alone."""
-    from tilelink.runtime.session import current
-
-    session = current()
-    return session, _console(quiet=session is not None and session.backend.rank != 0)
-
-
-def _ranks(session: Session | None, asked: R) -> R | int:
-    """The ranks that there are, or the axes that they are to lie along."""
-    return session.backend.ranks if session is not None and isinstance(asked, int) else asked
-
-
-def _head(console: Console, case: Case) -> None:
-    console.print(case.operator.name, style="bold", end="  ")
-    console.print(f"{case.operator.signature}  ({case})\n", markup=False)
-
-
-def _say(console: Console, what: str, text: str) -> None:
-    console.print(f"{what:>14}  ", style="dim", end="")
-    console.print(text, markup=False, soft_wrap=True)
-
-
-if __name__ == "__main__":
-    app()

@@ -1,0 +1,5 @@
+"""`python -m tilelink.cli`: the same commands, as torchrun starts them."""
+
+from tilelink.cli import app
+
+app()
