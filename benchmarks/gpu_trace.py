@@ -30,6 +30,7 @@ TRIES = 3
 
 def row_of(traces: list[Trace]) -> dict[str, float]:
     last = traces[-1]
+    assert last.ms_untraced is not None, "simulated clocks do not say what tracing costs"
     workers = [t for t in last.totals() if t.worker is not None]
     spent = {kind: statistics.mean(t.of(kind) for t in workers) for kind in KINDS}
     idle = statistics.mean(t.idle for t in workers)
@@ -49,7 +50,7 @@ def traced(sheet: Sheet, pictures: Path | None) -> None:
             sheet.add(row, str({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}))
             overlapped.close()
             if pictures is not None and sheet.machine.rank == 0:
-                traces[-1].picture(pictures / f"{operator.name}-{mlp.name}.png")
+                traces[-1].picture(pictures / f"{operator.name}-{mlp.name}.svg")
                 traces[-1].chrome(pictures / f"{operator.name}-{mlp.name}.json")
 
 

@@ -24,7 +24,7 @@ from tilelink.explore.cases import Case, numbers_of
 __all__ = ["alone"]  # in force here, too
 ROOT = Path(__file__).parents[2]
 SMALL = ("--shape", "128x64x64", "--ranks", "2")
-PNG = b"\x89PNG"
+SVG = "<svg "
 
 
 def shape_of(name: str) -> str:
@@ -49,8 +49,8 @@ def test_demo_shows_every_stage() -> None:
     error = float(next(line for line in printed if line.startswith("error")).split()[1])
     assert 0 < error < 2e-2
     assert any(line.startswith("wall time") for line in printed)
-    assert said["timeline"] == "out/ag_gemm-timeline.png"
-    assert Path("out/ag_gemm-timeline.png").read_bytes().startswith(PNG)
+    assert said["timeline"] == "out/ag_gemm-timeline.html"
+    assert SVG in Path("out/ag_gemm-timeline.html").read_text(encoding="utf-8")
 
 
 def test_demo_ends_with_one_when_the_result_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_trace_says_where_the_time_went() -> None:
     printed = lines(command("trace", "ag_gemm", *SMALL))
     assert any(line.split()[1:3] == ["gather", "2"] for line in printed if line.startswith("0 "))
     assert any(line.startswith("time") and line.endswith("ms, simulated") for line in printed)
-    assert Path("trace.png").read_bytes().startswith(PNG)
+    assert SVG in Path("trace.html").read_text(encoding="utf-8")
     assert json.loads(Path("trace.json").read_text())["traceEvents"]
 
 
@@ -114,8 +114,8 @@ def test_plan_prints_steps_and_tensors_for_any_number_of_ranks(name: str) -> Non
 
 
 def test_plan_draws_a_picture() -> None:
-    command("plan", "ag_gemm", *SMALL, "--picture", "pictures/tiles.png")
-    assert Path("pictures/tiles.png").read_bytes().startswith(PNG)
+    command("plan", "ag_gemm", *SMALL, "--picture", "pictures/tiles.svg")
+    assert Path("pictures/tiles.svg").read_text(encoding="utf-8").startswith(SVG)
 
 
 @pytest.mark.parametrize("name", sampled(ops.__all__))
@@ -142,9 +142,9 @@ def test_a_plan_that_is_refused_can_be_looked_at() -> None:
     own_first = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
     asked = ("plan", "gemm_rs", "--shape", "64x64x64", *own_first)
     assert "TL605" in command(*asked, code=1).output
-    done = command(*asked, "--no-verify", "--picture", "tiles.png")
+    done = command(*asked, "--no-verify", "--picture", "tiles.svg")
     assert "its proof was left out: a call may be refused" in lines(done)
-    assert Path("tiles.png").read_bytes().startswith(PNG)
+    assert Path("tiles.svg").read_text(encoding="utf-8").startswith(SVG)
 
 
 def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> None:
@@ -316,13 +316,13 @@ def test_run_writes_a_timeline_and_a_trace() -> None:
         "gemm_rs",
         *SMALL,
         "--timeline",
-        "a.png",
+        "a.svg",
         "--trace",
         "b/a.json",
         "--schedule",
         "scatter=copy_engine(M=64)",
     )
-    assert Path("a.png").read_bytes().startswith(PNG)
+    assert Path("a.svg").read_text(encoding="utf-8").startswith(SVG)
     events = json.loads(Path("b/a.json").read_text())["traceEvents"]
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
     assert {e["cat"] for e in events if e["ph"] == "X"} >= {"compute", "communicate", "wait"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ import tilelink
 import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore.cases import Case
-from tilelink.explore.report_tables import Sheet, as_markdown, plan_sheets, signals_of
+from tilelink.explore.report_tables import Sheet, plan_sheets, signals_of
 from tilelink.explore.running import run_case
-from tilelink.explore.tiles import borders, caption, mapping_picture, tile_order
+from tilelink.explore.views import counterexample_svg, sheet_table
+from tilelink.explore.views.tiles import borders, caption, tile_order, tiles_svg
 from tilelink.ir.topology import Topology
 from tilelink.ops.programs import fetch, gather
 from tilelink.pipeline.compiled import Compiled
@@ -23,7 +25,7 @@ from tilelink.pipeline.operator import Operator
 from tilelink.runtime.simulated.machine import Recorder
 from tilelink.tracing.chrome import trace_events
 from tilelink.tracing.spans import Lane, Span, lanes_of
-from tilelink.tracing.timeline import timeline_picture, together
+from tilelink.tracing.timeline import MOST, timeline_svg, together
 
 SIZES = (("M", 256), ("N", 128), ("K", 64))
 FORMS = {
@@ -94,14 +96,17 @@ def test_what_lives_in_registers_has_no_memory() -> None:
     assert "registers only" in {row[4] for row in rows.values()}
 
 
-def test_sheets_are_markdown_too() -> None:
+def test_a_plan_shows_its_sheets_and_its_tiles() -> None:
     plan = Case(ops.ag_gemm, SIZES, 4).compiled(Topology(ranks=4)).plan
-    text = as_markdown(plan)
-    assert "**Steps**" in text
-    assert "| gather | pull | 2 SMs, with matmul |" in text
-    assert as_markdown(Sheet("T", ("a", "b"), (("x|y", "z"),))).splitlines() == [
-        "**T**", "", "| a | b |", "|---|---|", "| x\\|y | z |",
-    ]  # fmt: skip
+    shown = plan._repr_html_()
+    for sheet in plan_sheets(plan):
+        assert f"<caption>{sheet.title}</caption>" in shown
+    assert "<td>2 SMs, with matmul</td>" in shown
+    assert tiles_svg(plan) in shown
+
+
+def test_what_a_table_says_is_no_markup() -> None:
+    assert "<td>x&lt;b&gt;&amp;</td>" in sheet_table(Sheet("T", ("a", "b"), (("x<b>&", "z"),)))
 
 
 @tilelink.program("M K -> M K")
@@ -117,10 +122,15 @@ def unguarded(x: Any) -> Any:
 
 def test_a_refusal_says_what_is_wrong() -> None:
     verdict = unguarded.verify(torch.zeros(4, 8), ranks=2)
-    said, _, sheets = as_markdown(verdict).partition("\n```\n\n")
-    assert said == f"```text\n{verdict.error}"
-    assert str(verdict.error).startswith("TL602: `rows` is read and no wait covers it")
-    assert sheets.startswith("**Refused**")
+    shown = verdict._repr_html_()
+    assert '<p class="verdict refused">refused</p>' in shown
+    assert "TL602: `rows` is read and no wait covers it" in shown
+    (line,) = re.findall(r'<div class="at"><b>(\d+)</b>', shown)
+    assert verdict.error is not None
+    assert verdict.error.loc is not None
+    assert int(line) == verdict.error.loc.line
+    assert verdict.counterexample is not None
+    assert counterexample_svg(verdict.counterexample) in shown
 
 
 # ---------------------------------------------------------------------------------------------------------------- spans
@@ -164,13 +174,27 @@ def test_the_bar_knows_how_many_signals_come(run: tuple[Compiled, tuple[Lane, ..
 
 
 # -------------------------------------------------------------------------------------------------- pictures and traces
-def test_pictures_are_written(run: tuple[Compiled, tuple[Lane, ...], Recorder], tmp_path: Path) -> None:
-    stages, lanes, _ = run
-    for path in (
-        timeline_picture(lanes, tmp_path / "a" / "timeline.png", "title"),
-        mapping_picture(stages.plan, tmp_path / "a" / "tiles.png"),
-    ):
-        assert path.stat().st_size > 5_000
+def test_a_timeline_has_a_bar_for_each_span(run: tuple[Compiled, tuple[Lane, ...], Recorder]) -> None:
+    drawn = ElementTree.fromstring(timeline_svg(run[1], "title"))
+    bars = [g.get("height") for g in drawn.findall(".//{*}rect") if g.find("{*}title") is not None]
+    assert len(bars) == sum(len(lane.spans) for lane in run[1])
+
+
+def test_a_timeline_of_very_many_tiles_joins_those_that_touch() -> None:
+    tiles = tuple(Span(float(k), k + 1.0, "compute", "matmul", 0, f"({k},)") for k in range(MOST + 1))
+    titles = [
+        t.text for t in ElementTree.fromstring(timeline_svg([Lane(0, 0, 0, tiles)], "many")).findall(".//{*}title")
+    ]
+    assert len(titles) == 1
+    assert f"{MOST + 1} of them, one after the other" in str(titles[0])
+
+
+def test_the_tiles_of_a_plan_are_drawn_by_step_and_rank() -> None:
+    plan = Case(ops.ag_gemm, SIZES, 4).compiled(Topology(ranks=4)).plan
+    drawn = ElementTree.fromstring(tiles_svg(plan))
+    assert len(drawn.findall("{*}image")) == len(plan.steps) * 4
+    numbers = [int(t.text or "") for t in drawn.findall("{*}text") if (t.text or "").isdigit()]
+    assert sorted(numbers) == sorted([*range(4), *range(8)] * 4)
 
 
 def test_what_a_rank_ran_alike_is_drawn_together() -> None:
@@ -205,8 +229,8 @@ def test_borders_are_those_among_the_tiles_of_a_panel() -> None:
         assert borders(of_own, of_own.step("gather"), rank) == []
 
 
-def test_nothing_can_be_drawn(tmp_path: Path) -> None:
-    assert timeline_picture((), tmp_path / "empty.png", "nothing").exists()
+def test_nothing_can_be_drawn() -> None:
+    assert "nothing" in timeline_svg((), "nothing")
 
 
 def test_trace_events_name_the_users_line(run: tuple[Compiled, tuple[Lane, ...], Recorder]) -> None:

@@ -12,20 +12,9 @@ from tilelink.frontend import Program, program
 
 def test_what_it_shows() -> None:
     assert repr(o.count) == "<tile program count: T k i32 <e -> e i32>"
-    assert o.count._repr_markdown_() == (
-        "**count**: `T k i32 <e -> e i32`\n\n"
-        "```python\n"
-        '@program("T k i32 <e -> e i32")\n'
-        "def count(choice, counts):\n"
-        '    """How many choices fall on each expert. A choice of −1 falls on none."""\n'
-        "    e, n = tl.tile_id(counts), 0\n"
-        "    for t in tl.tiles(choice, axis=0):\n"
-        "        tl.consumer_tile_wait(choice, t)\n"
-        "        n += tl.sum((tl.tile_load(choice, t, other=-1) == e).to(tl.int32))\n"
-        "    tl.tile_store(counts, e, n)\n"
-        "    tl.producer_tile_notify(counts, e)\n"
-        "```"
-    )
+    shown = o.count._repr_html_()
+    assert "<caption>count: T k i32 &lt;e -&gt; e i32</caption>" in shown
+    assert "<pre>        tl.consumer_tile_wait(choice, t)</pre></td><td>waits for choice</td>" in shown
 
 
 def test_names() -> None:

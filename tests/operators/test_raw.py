@@ -12,7 +12,7 @@ import tilelink
 from tests.mapping.plans import plan_of
 from tests.operators import raw
 from tilelink import TilelinkError, sms
-from tilelink.explore.report_tables import as_markdown
+from tilelink.explore.views import html_of
 from tilelink.ir.plan import Plan
 from tilelink.ops.programs import gather
 from tilelink.runtime.simulated import RaceDetector
@@ -62,7 +62,7 @@ def test_it_is_not_verified() -> None:
     verdict = tilelink.launch(lambda: GATHER.verify(shard(0, 0)), 2)[0]
     assert (verdict.ok, bool(verdict), verdict.error, verdict.proofs) == (False, False, None, ())
     assert verdict.assumed == ("nothing is proven: `exchange` uses raw pointers, which no proof sees through",)
-    assert as_markdown(verdict).splitlines()[0] == "**Not verified**"
+    assert '<p class="verdict not">not verified</p>' in html_of(verdict)
 
 
 def test_its_memory_is_everyones_and_its_credits_are_taken() -> None:

@@ -1,4 +1,4 @@
-"""The command line: `tilelink demo | plan | estimate | verify | emit | run | stress | replay | trace | tune | anomalies | bench`.
+"""The command line, `tilelink`: what it plans, proves, emits, runs, draws, watches, searches and measures.
 
 Takes: words of a shell. Gives: tables, files, one JSON object, a status.
 Knows: every room below, none of it before a command needs it.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilelink.cli import predicting, searching
+from tilelink.cli import looking, predicting, searching
 from tilelink.cli.terminal import Answered, Commands, Dtype, Json, Name, On, RankCount, Schedule, Shape, answer, first
 from tilelink.cli.terminal import case_of as _case
 from tilelink.cli.terminal import console_of as _console
@@ -47,13 +47,13 @@ class Target(StrEnum):
     h200 = "h200"
 
 
-DRAWN = "FILE.png|svg|pdf"
+DRAWN = "FILE.svg|html"
 
 
 def _drawable(path: Path | None) -> Path | None:
-    """Before any work: what matplotlib cannot write would be known behind it."""
-    if path is not None and path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise typer.BadParameter(f"{path} names no picture: end it in .png, .svg or .pdf")
+    """Before any work: what cannot be written would be known behind it."""
+    if path is not None and path.suffix.lower() not in (".svg", ".html"):
+        raise typer.BadParameter(f"{path} names no picture: end it in .svg, or in .html for zoom")
     return path
 
 
@@ -100,7 +100,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     outcome = _run(case, stages, recorder, calls=1, policy=Policy())
     good = _report(console, case, outcome)
     lanes = lanes_of(recorder.records, stages.plan, stages.source)
-    _say(console, "timeline", str(_timeline(case, lanes, out / f"{case.operator.name}-timeline.png")))
+    _say(console, "timeline", str(_timeline(case, lanes, out / f"{case.operator.name}-timeline.html")))
     raise typer.Exit(0 if good else 1)
 
 
@@ -140,9 +140,9 @@ def plan(
     if machine is not None:
         predicting.say_estimate(console, made, machine)
     if picture is not None:
-        from tilelink.explore.tiles import mapping_picture
+        from tilelink.explore.views import tiles_svg, written
 
-        _say(console, "picture", str(mapping_picture(made, picture)))
+        _say(console, "picture", str(written(picture, case.operator.name, tiles_svg(made))))
     if as_json:
         raise Answered({**asked(case), "ok": True, **plan_document(made)}, good=True)
 
@@ -173,9 +173,9 @@ def verify(
         raw = f"none, since `{made.unverified[0]}` uses raw pointers" if made.unverified else str(certificate)
         _say(console, "certificate", raw)
     if picture is not None and verdict.counterexample is not None:
-        from tilelink.explore.interleaving import counterexample_picture
+        from tilelink.explore.views import counterexample_svg, written
 
-        _say(console, "picture", str(counterexample_picture(verdict.counterexample, picture)))
+        _say(console, "picture", str(written(picture, case.operator.name, counterexample_svg(verdict.counterexample))))
     if verdict.error is not None:
         print(verdict.error, file=sys.stderr)
     refused = "refused" if verdict.error is not None else "not verified"
@@ -295,7 +295,7 @@ def replay(
 @app.command()
 def trace(
     op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
-    picture: Annotated[Path, typer.Option(help="The timeline.", metavar=DRAWN, callback=_drawable)] = Path("trace.png"),
+    picture: Annotated[Path, typer.Option(help="The timeline.", metavar=DRAWN, callback=_drawable)] = Path("trace.html"),
     perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -304,6 +304,7 @@ def trace(
     from tilelink.explore.report_tables import totals_sheet
     from tilelink.explore.running import trace_case
     from tilelink.explore.tables import tables
+    from tilelink.explore.views import written
 
     session, console = _here(as_json)
     case = _case(op, shape, rank_count, schedule, dtype, session)
@@ -314,13 +315,15 @@ def trace(
     cost = "simulated" if untraced is None else f"traced; {untraced:.4f} ms untraced: {found.cost:+.1%}"
     _say(console, "time", f"{found.ms:.4f} ms a call, with its launches, {cost}")
     if first(session):
-        _say(console, "timeline", str(found.picture(picture)))
+        _say(console, "timeline", str(written(picture, case.operator.name, found.svg())))
         _say(console, "trace", str(found.chrome(perfetto)))
     if as_json:
         files = {"picture": str(picture), "perfetto": str(perfetto)}
         raise answer(session, {**asked(case), "ok": True, **trace_document(found), **files}, good=True)
 
 
+app.command()(looking.report)
+app.command()(looking.watch)
 app.command()(predicting.estimate)
 app.command()(predicting.calibrate)
 app.command()(searching.tune)
@@ -386,7 +389,9 @@ def _emitted_file(compiled: Compiled) -> Path:
 
 
 def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:
-    from tilelink.tracing.timeline import timeline_picture
+    from tilelink.explore.views import written
+    from tilelink.tracing.timeline import timeline_svg
     from tilelink.tracing.trace import SIMULATED
 
-    return timeline_picture(lanes, path, f"{case.operator.name}: {case}", SIMULATED)
+    title = f"{case.operator.name}: {case}"
+    return written(path, case.operator.name, timeline_svg(lanes, title, SIMULATED, axis="simulated time, µs"))

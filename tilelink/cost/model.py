@@ -66,7 +66,8 @@ class Clock:
             if not self._shared(loops, [*found]):
                 break
             self._play(works)
-        return Prediction(self.begins, self.ends, tuple(self.played[id(work)] for work in loops))
+        played = tuple(self.played[id(work)] for work in loops)
+        return Prediction(self.begins, self.ends, played, self.flags)
 
     def _shared(self, loops: Sequence[Work], found: Sequence[tuple[Array, Array]]) -> bool:
         """Slow loops down; whether that changes anything."""

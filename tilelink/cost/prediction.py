@@ -58,6 +58,8 @@ class Prediction:
     begins: Mapping[str, Array]
     ends: Mapping[str, Array]
     loops: tuple[Played, ...] = field(default=(), repr=False)
+    flags: Mapping[str, Array] = field(default_factory=dict[str, Array], repr=False)
+    """By name, (rank, flag), when each is complete; minus infinity for those that nobody signals."""
 
     @property
     def us(self) -> float:
@@ -72,7 +74,8 @@ class Prediction:
 
     def on(self, rank: int, resource: str | None = None) -> tuple[Interval, ...]:
         """What a rank does, or one resource of it."""
-        return tuple(i for i in self.timeline if i.rank == rank and resource in (None, i.resource))
+        found = [i for played in self.loops for i in _intervals(played, rank) if resource in (None, i.resource)]
+        return tuple(sorted(found, key=lambda i: (_natural(i.resource), i.start_us)))
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -85,12 +88,15 @@ def _natural(resource: str) -> tuple[str, int]:
     return (name, int(number)) if number.isdigit() else (resource, 0)
 
 
-def _intervals(played: Played) -> Iterator[Interval]:
+def _intervals(played: Played, only: int | None = None) -> Iterator[Interval]:
+    """Of all ranks, or of one."""
     work = played.work
     name, by, workers = work.loop.path, work.executor.engine.by, played.who.shape[1]
     indices = _indices(work)
     links = [(cost, sent) for cost, sent in work.sent()]
     for rank in range(played.ends.shape[0]):
+        if only not in (None, rank) and not links:
+            continue
         for t in range(indices[rank].shape[0]):
             tile = tuple(int(i) for i in indices[rank][t])
             if tile and tile[0] < 0:
@@ -98,18 +104,19 @@ def _intervals(played: Played) -> Iterator[Interval]:
             number, end, long = int(played.who[rank, t % workers]), float(played.ends[rank, t]), float(work.us[rank, t])
             on = {"kernel": f"SM {number + work.first}", "stream": f"{work.executor.name} {number}"}.get(by, "host")
             free = float(played.begins[rank, t])
-            if end - long - free > LEAST:
+            if end - long - free > LEAST and only in (None, rank):
                 yield Interval(rank, on, name, free, end - long, f"wait: {name} {_said(tile)}", tile, "wait")
             moved = sum(float(sent[rank, t].sum()) for _, sent in links)
-            if long > LEAST:
+            if long > LEAST and only in (None, rank):
                 kind = "copy" if by == "stream" and not work.made else "work"
                 yield Interval(rank, on, name, end - long, end, f"{name} {_said(tile)}", tile, kind, moved)
             for reads, sent in links:
                 for peer in np.flatnonzero(sent[rank, t]):
                     source, target = (int(peer), rank) if reads else (rank, int(peer))
                     label, size = f"{name}: rank {source} to rank {target}", float(sent[rank, t, peer])
-                    yield Interval(source, "link out", name, end - long, end, label, tile, "transfer", size)
-                    yield Interval(target, "link in", name, end - long, end, label, tile, "transfer", size)
+                    for where, link in ((source, "link out"), (target, "link in")):
+                        if only in (None, where):
+                            yield Interval(where, link, name, end - long, end, label, tile, "transfer", size)
 
 
 def _said(tile: tuple[int, ...]) -> str:

@@ -64,7 +64,8 @@ def _variables(path: Path) -> dict[str, Any]:
         )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent.resolve()))  # as `python FILE.py` has it
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.insert(0, folder)  # as `python FILE.py` has it
     with _Told("TL712", f"`{path}`", lambda f: f.f_code.co_filename == str(spec.origin)):
         spec.loader.exec_module(module)
     return vars(module)
@@ -95,7 +96,7 @@ class _Told:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, tb: TracebackType | None) -> None:
-        if not isinstance(error, Exception) or isinstance(error, TilelinkError):
+        if not isinstance(error, Exception | SystemExit) or isinstance(error, TilelinkError):
             return
         frames = list(walk_tb(tb))
         at = [whole_line(frame.f_code.co_filename, line) for frame, line in frames if self.of_user(frame)]

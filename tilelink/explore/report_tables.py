@@ -171,22 +171,6 @@ def counterexample_sheet(found: Counterexample) -> Sheet:
     return Sheet(f"{title}: {found.sizes}", ("", "rank", "program", "tile", "", "line"), rows)
 
 
-def as_markdown(shown: Plan | Verdict | Sheet) -> str:
-    """Markdown tables, for `IPython.display.Markdown`."""
-    if isinstance(shown, Plan):
-        return "\n\n".join(as_markdown(s) for s in plan_sheets(shown))
-    if isinstance(shown, Verdict):
-        said = [] if shown.error is None else [f"```text\n{shown.error}\n```"]
-        return "\n\n".join([*said, *(as_markdown(s) for s in verdict_sheets(shown))])
-    sheet = shown
-    lines = [f"**{sheet.title}**", "", _line(sheet.columns), "|" + "---|" * len(sheet.columns)]
-    return "\n".join(lines + [_line(row) for row in sheet.rows])
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
-
-
 # --------------------------------------------------------------------------------------------------------------- steps
 def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
     order = "" if s.into is not None else ", ".join(s.order_names)

@@ -21,17 +21,18 @@ from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
 from tilelink.frontend.progress import NOWHERE, Trace, called_in, tracing
-from tilelink.frontend.source import call_site, plain_function, read_source
+from tilelink.frontend.source import call_site, plain_function
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.ir.program import Constant, TileProgram
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Signature
+from tilelink.ir.shown import Shown
 from tilelink.ir.wiring import Binding, Step, ViewAxis
 
 Plain = bool | int | float | str
 
 
-class Program:
+class Program(Shown):
     """A tile program: a function with a signature. Called in an operator's body, it becomes a step of the operator.
 
     Attributes:
@@ -92,10 +93,6 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<tile program {self.name}: {self.signature}>"
-
-    def _repr_markdown_(self) -> str:
-        source = read_source(plain_function(self.function)).text
-        return f"**{self.name}**: `{self.signature}`\n\n```python\n{source.rstrip()}\n```"
 
 
 def program(

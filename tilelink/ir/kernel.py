@@ -11,6 +11,7 @@ from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
 from tilelink.ir.options import KernelOptions
 from tilelink.ir.shape import RANK_AXIS
+from tilelink.ir.shown import Shown
 
 AWAIT_FLAG = "await_flag"
 """The kernel by which a stream waits for another rank: one block, which needs next to nothing of its SM."""
@@ -151,7 +152,7 @@ class TraceLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelSource:
+class KernelSource(Shown):
     """`lines`: emitted line -> the user's line it comes from. `functions`: emitted function -> the path of the step whose tiles
     it makes, or takes. `traces`: of the variant that writes down what it does."""
 
@@ -171,6 +172,17 @@ class KernelSource:
     def location(self, line: int) -> Loc | None:
         """The user's line of emitted line `line`."""
         return origin(self.lines, line)
+
+
+class EmittedText(str, Shown):
+    """The text of an emitted file, which a notebook shows beside the programs that it comes from."""
+
+    def __new__(cls, source: KernelSource) -> EmittedText:
+        made = super().__new__(cls, source.text)
+        made.source = source
+        return made
+
+    source: KernelSource
 
 
 def advised(advice: Sequence[Advice], loc: Loc | None) -> str | None:

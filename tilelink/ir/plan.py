@@ -25,6 +25,7 @@ from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
+from tilelink.ir.shown import Shown
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 
@@ -306,7 +307,7 @@ COPIES = 512
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan:
+class Plan(Shown):
     wiring: Wiring
     topology: Topology
     schedule: Schedule

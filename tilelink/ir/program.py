@@ -13,6 +13,7 @@ from tilelink.errors import Loc
 from tilelink.ir.formula import Const, Formula, Like, Sym, cdiv, maximum, of, substitute, symbols
 from tilelink.ir.ring import distance
 from tilelink.ir.shape import Shape, Signature
+from tilelink.ir.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +309,7 @@ class Helper:
 
 
 @dataclass(frozen=True, slots=True)
-class TileProgram:
+class TileProgram(Shown):
     name: str
     signature: Signature
     params: tuple[Param, ...]

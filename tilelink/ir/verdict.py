@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Counterexample:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Shown):
     """Of a plan. `proofs`: what was shown, by rule; `error`: what could not be; `assumed`: what was taken on trust.
 
     Neither `ok` nor an `error`: not verified, because programs use raw pointers.

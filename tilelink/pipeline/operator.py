@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import Loc, TilelinkError, with_article
 from tilelink.frontend import SymbolicTensor, inline, parse_signature, sizes_of
+from tilelink.ir.kernel import EmittedText
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.ir.shape import Signature
@@ -204,12 +205,14 @@ class Operator:
         by_rank = list(zip(*tensors, strict=True)) if are_lists(tensors) else [tensors]
         return validate(self.name, made.lowered, [made.on(rank) for rank in range(len(by_rank))], by_rank)
 
-    def source(self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any) -> str:
-        """The emitted Triton file."""
+    def source(
+        self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
+    ) -> EmittedText:
+        """The emitted Triton file: text, and in a notebook beside the tile programs."""
         from tilelink.runtime.session import checks_here
 
         compiler, bound, topology = self.calls.planned_for(tensors, ranks, topology, given)
-        return compiler.compiled(bound, topology, checks_here()).source.text
+        return EmittedText(compiler.compiled(bound, topology, checks_here()).source)
 
     # ------------------------------------------------------------------------------------------------------------- call
     def __call__(

@@ -15,7 +15,7 @@ from tilelink.cost import H200, Machine, predict
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.calls import Calls, are_lists
@@ -296,7 +296,7 @@ def modelled_study(
 
 def topology_on(machine: Machine, ranks: int) -> Topology:
     """So many ranks on such machines."""
-    return Topology(ranks, "peer", device=Device(machine.name, machine.sms, capability=90, copy_engines=3))
+    return Topology(ranks, "peer", device=machine.device())
 
 
 def explored(

@@ -1,7 +1,7 @@
 """Who did what when: lanes of spans, from traced kernels and from simulated runs.
 
 Takes: events of traced calls, records of simulated runs, plans. Gives: lanes, totals, pictures, files for Perfetto.
-Knows: how a call's events lie in memory, matplotlib.
+Knows: how a call's events lie in memory, SVG.
 Never knows: how a kernel comes to write them, tile programs.
 """
 

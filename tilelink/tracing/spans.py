@@ -31,7 +31,7 @@ class Span:
 class Lane:
     """What one worker (`worker` counts within its kernels) or, without one, one stream of a rank did, in order.
 
-    `sm`: the multiprocessor that ran the worker, where that is known.
+    `sm`: the multiprocessor that ran the worker, where that is known; `title`: of what is no worker and no stream.
     """
 
     rank: int
@@ -39,15 +39,25 @@ class Lane:
     worker: int | None
     spans: tuple[Span, ...]
     sm: int | None = None
+    title: str = ""
 
     @property
     def label(self) -> str:
         """The steps that ran here."""
+        if self.title:
+            return self.title
         if self.worker is None and any(s.kind == "compute" for s in self.spans):
             return "library"
         if self.worker is None:
             return "main stream" if self.stream == 0 else "copy engine"
         return ", ".join(dict.fromkeys(s.name for s in self.spans if s.kind not in ("wait", "set up")))
+
+    @property
+    def place(self) -> str:
+        """Where it ran."""
+        if self.worker is None:
+            return self.label if self.title else f"{self.label}, stream {self.stream}"
+        return f"worker {self.worker}" + (f" on SM {self.sm}" if self.sm is not None else "")
 
 
 def lanes_of(records: Iterable[Record], plan: Plan, source: KernelSource) -> tuple[Lane, ...]:

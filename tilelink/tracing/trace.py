@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tilelink.ir.shown import Shown
 from tilelink.tracing.spans import KINDS, Kind, Lane
+from tilelink.tracing.timeline import timeline_svg
 
 SIMULATED = "one row per stream, and per SM and the steps it ran; simulated time shows who waits for whom, not how fast a GPU is"
 MEASURED = "one row per stream and worker; clocks of the ranks agree to within a few microseconds"
@@ -29,7 +31,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Trace:
+class Trace(Shown):
     """A traced call of an operator. Times are microseconds since its begin, on one clock for all ranks.
 
     Attributes:
@@ -72,15 +74,18 @@ class Trace:
             found.append(Total(lane.rank, lane.stream, lane.worker, lane.sm, lane.label, kinds, idle))
         return tuple(found)
 
-    def picture(self, path: Path | str, title: str | None = None) -> Path:
-        """Write the timeline as PNG, its folder made if need be."""
-        from tilelink.tracing.timeline import timeline_picture  # here: matplotlib takes its time
-
+    def svg(self, title: str | None = None) -> str:
+        """The timeline."""
         simulated = self.backend == "simulated"
-        axis = "simulated time, µs" if simulated else "µs"
-        return timeline_picture(
-            self.lanes, Path(path), title or self.title, SIMULATED if simulated else MEASURED, axis=axis
-        )
+        axis, note = ("simulated time, µs", SIMULATED) if simulated else ("µs", MEASURED)
+        return timeline_svg(self.lanes, title or self.title, note, axis=axis)
+
+    def picture(self, path: Path | str, title: str | None = None) -> Path:
+        """Write the timeline as SVG, its folder made if need be."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.svg(title), encoding="utf-8")
+        return path
 
     def chrome(self, path: Path | str) -> Path:
         """Write it for ui.perfetto.dev and chrome://tracing, as JSON, its folder made if need be."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
+from tilelink.ir.shown import Shown
 from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of, made, object_of, record_of, schedule_of, taken
 from tilelink.tuning.tables import Problem
@@ -63,7 +64,7 @@ def sms_taken(plan: Plan) -> int:
 
 
 @dataclass(slots=True)
-class Study:
+class Study(Shown):
     """A search and what it has found, growing while it runs.
 
     Attributes:
