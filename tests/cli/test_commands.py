@@ -68,7 +68,7 @@ def test_commands_that_draw_nothing_do_not_wait_for_matplotlib() -> None:
 def test_trace_says_where_the_time_went() -> None:
     printed = lines(command("trace", "ag_gemm", *SMALL))
     assert any(line.split()[1:3] == ["gather", "2"] for line in printed if line.startswith("0 "))
-    assert any(line.startswith("time") and line.endswith("ms, simulated") for line in printed)
+    assert any(line.startswith("time") and line.endswith("simulated") for line in printed)
     assert SVG in Path("trace.html").read_text(encoding="utf-8")
     assert json.loads(Path("trace.json").read_text())["traceEvents"]
 

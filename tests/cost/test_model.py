@@ -90,7 +90,7 @@ def test_nothing_gets_faster_on_a_slower_machine(operator: Operator) -> None:
         {"tile_depth": H200.tile_depth * 2},
         {"launch": H200.launch * 2},
         {"copy": H200.copy * 100},
-        {"flops": H200.flops / 4},
+        {"tile_flops": H200.tile_flops / 4},
     ):
         assert predict(found, replace(H200, **slower)).us > before, slower
 

@@ -136,5 +136,5 @@ def _turned(plan: Plan, step: StepPlan, p: Placement, turn: Any) -> Placement:
         p = replace(p, push=turn(f"{path}.push", (None, False, True), p.push))
         p = replace(p, streams=turn(f"{path}.streams", (1, 2, 3, 4), p.streams))
     elif isinstance(p, Fused):
-        p = replace(p, behind=turn(f"{path}.behind", (False, True, None), p.deferred))
+        p = replace(p, deferred=turn(f"{path}.deferred", (False, True, None), p.deferred))
     return replace(p, tile=tuple(tile.items()))

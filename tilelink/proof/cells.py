@@ -120,18 +120,15 @@ class Cells:
         """The sum over the ranks of products that differ from rank to rank in several factors."""
         among = {k for f, _ in tables for k in f.places}
         out = self._zeros(tuple(n if k in among else 1 for k, n in enumerate(self.shape)))
+        spans = [[_span(table, axis) for axis in range(1, table.ndim)] for _, table in tables]
         for rank in range(self.ranks):
             window = [slice(0, 1)] * out.ndim
             piece = np.full((1,) * out.ndim, often[min(rank, len(often) - 1)], dtype=out.dtype)
-            for f, table in tables:
-                row = table[min(rank, len(table) - 1)]
-                touched = [
-                    np.flatnonzero(row.any(axis=tuple(a for a in range(row.ndim) if a != axis)))
-                    for axis in range(row.ndim)
-                ]
-                shape = [1] * out.ndim
-                for k, at in zip(f.places, touched, strict=True):
-                    window[k] = slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
+            for (f, table), touched in zip(tables, spans, strict=True):
+                at = min(rank, len(table) - 1)
+                row, shape = table[at], [1] * out.ndim
+                for k, (first, end) in zip(f.places, touched, strict=True):
+                    window[k] = slice(int(first[at]), int(end[at]))
                     shape[k] = window[k].stop - window[k].start
                 piece = piece * row[tuple(window[k] for k in f.places)].reshape(shape)
             out[tuple(window)] += piece
@@ -185,13 +182,14 @@ class Cells:
             full &= lo < hi
         row, column = np.nonzero(full)
         cells = [self._cells(k, x, full.shape, row, column) for k, x in zip(np.repeat(f.places, 2), ends, strict=True)]
-        weight = np.ones(len(row), dtype=np.int64) if summed is None else summed[row]
+        weight = None if summed is None else summed[row]
         size = tuple(len(self.edges[k]) for k in f.places)
         at = np.zeros_like(row) if summed is not None else row
         out = self._zeros((1 if summed is not None else rows, *size))
         for corner in product((0, 1), repeat=len(f.places)):
-            index = (at, *(cells[2 * k + side] for k, side in enumerate(corner)))
-            np.add.at(out, index, weight if sum(corner) % 2 == 0 else -weight)
+            index = np.ravel_multi_index((at, *(cells[2 * k + side] for k, side in enumerate(corner))), out.shape)
+            counts = np.bincount(index, weight, out.size).astype(out.dtype).reshape(out.shape)
+            out += counts if sum(corner) % 2 == 0 else -counts
         for axis in range(1, out.ndim):
             np.cumsum(out, axis=axis, out=out)
         return out[(slice(None), *(slice(0, -1) for _ in f.places))]
@@ -211,6 +209,13 @@ class Cells:
 
     def _cells(self, k: int, x: Array, shape: tuple[int, ...], row: Array, column: Array) -> Array:
         return np.broadcast_to(self.cell_of(k, x), shape)[row, column]
+
+
+def _span(table: Array, axis: int) -> tuple[Array, Array]:
+    """By row of a table, the first index along an axis at which something is, and the end of the last one."""
+    hit = table.any(axis=tuple(a for a in range(1, table.ndim) if a != axis))
+    some = hit.any(axis=1)
+    return np.where(some, hit.argmax(axis=1), 0), np.where(some, hit.shape[1] - hit[:, ::-1].argmax(axis=1), 0)
 
 
 def within(x: Array, size: int) -> Array:

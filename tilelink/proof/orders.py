@@ -8,6 +8,7 @@ import numpy as np
 
 from tilelink.ir.lowered import Tiles
 from tilelink.proof.findings import Found
+from tilelink.proof.runs import possible
 from tilelink.proof.table import Array, Table
 
 
@@ -41,7 +42,4 @@ def _of(table: Table, loop: Tiles) -> Iterator[Found]:
 
 def _missed(at: Array, taken: tuple[Array, ...]) -> bool:
     """Whether an op is executed for a tile that no position is; its arrays go on with the turns of loops."""
-    full = at.reshape(at.shape + (1,) * (taken[0].ndim - at.ndim)) < 0
-    for condition in taken:
-        full = full & condition
-    return bool(full.any())
+    return possible([at.reshape(at.shape + (1,) * (taken[0].ndim - at.ndim)) < 0, *taken])
