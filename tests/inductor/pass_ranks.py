@@ -17,14 +17,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
-from torch._guards import detect_fake_mode
 from torch._inductor import config
-from torch._inductor.compile_fx import compile_fx
-from torch._inductor.fx_passes.post_grad import post_grad_passes
-from torch._inductor.virtualized import V
 from torch.distributed import _functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
@@ -32,6 +27,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import tilelink
 from tests import two_processes
+from tests.inductor.passes import passes
 
 Tensor = torch.Tensor
 Program = tuple[Callable[..., Any], tuple[Tensor, ...]]
@@ -201,15 +197,6 @@ PROGRAMS["model_rows_bias"] = partial(model, bias=True, rows=True)
 PROGRAMS["model_sum"] = partial(model, bias=True, rows=False)
 
 
-def inner(graph: torch.fx.GraphModule, inputs: Any, **_: Any) -> Any:
-    """In the place of Inductor's lowering: its passes behind autograd only."""
-    found = detect_fake_mode(inputs)
-    with V.set_fake_mode(found):
-        post_grad_passes(graph, is_inference=False)
-    graph.recompile()
-    return make_boxed_func(graph.forward)
-
-
 def ran(body: Callable[..., Any], tensors: tuple[Tensor, ...], call: Callable[..., Any]) -> list[Tensor]:
     """Results, strides as tensors, and gradients."""
     leaves = [t.clone().requires_grad_() for t in tensors]
@@ -244,7 +231,6 @@ def main(rank: int, folder: Path) -> None:
     said: dict[str, Any] = {}
     only = sys.argv[2:] or [*PROGRAMS, "inductor", "strict", "not_installed"]
     tilelink.install()
-    passes = partial(compile_fx, inner_compile=inner)
     seen: list[int] = []
 
     def first(graph: torch.fx.Graph) -> None:

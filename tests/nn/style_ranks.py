@@ -85,7 +85,7 @@ def check_transformers(name: str, steps: int) -> None:
     assert parallelize(split) is split
     assert [n for n, _ in split.named_parameters()] == [n for n, _ in whole.named_parameters()]
     assert isinstance(split.model.layers[0].self_attn.q_proj, ColumnLinear)
-    optimizers = [torch.optim.AdamW(m.parameters(), lr=3e-3) for m in (whole, split)]
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (whole, split)]
     losses: tuple[list[float], list[float]] = ([], [])
     for step in range(steps):
         ids = tokens(step % 3)
@@ -325,7 +325,7 @@ def main(rank: int, folder: Path) -> None:
     check_sharded(rank, folder)
     check_refusals(mesh)
     for name in MODELS:
-        check_transformers(name, 100 if name == "Llama" else 1)
+        check_transformers(name, 25 if name == "Llama" else 1)
     check_attention(rank)
     check_from_pretrained(folder, rank)
     check_torn_down(rank, folder, mesh)

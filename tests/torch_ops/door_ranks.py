@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import tilelink
 from tests import two_processes
 from tilelink.tuning.comparison import relative_error
+from tests.inductor.passes import passes
 
 Tensor = torch.Tensor
 device = torch.device("cpu")
@@ -112,7 +113,8 @@ class MLP(torch.nn.Module):
 
 
 def check_compiled(rank: int) -> None:
-    """A model that knows nothing of tilelink, behind Inductor's async tensor parallelism.
+    """A model that knows nothing of tilelink, behind Inductor's async tensor parallelism. What Inductor emits of the same
+    operators `tests/inductor` runs.
 
     torch's pass does nothing in a build without NCCL, which it asks for by one predicate: that is patched.
     """
@@ -127,7 +129,7 @@ def check_compiled(rank: int) -> None:
     model.zero_grad()
     columns = ColwiseParallel(input_layouts=Shard(0))
     parallelize_module(model, mesh, {"up": columns, "gate": columns, "down": RowwiseParallel(output_layouts=Shard(0))})
-    compiled = torch.compile(model, fullgraph=True)
+    compiled = torch.compile(model, fullgraph=True, backend=passes)
     with (
         mock.patch.object(dist, "is_nccl_available", return_value=True),
         torch._inductor.config.patch(_micro_pipeline_tp=True),
