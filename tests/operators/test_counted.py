@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -216,22 +215,23 @@ def test_against_torch(name: str) -> None:
         assert_as_torch(operator, make(ranks), ranks)
 
 
+@pytest.mark.parametrize("columns", [1, 4, 5])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("pull", PULLS)
-def test_sizes_at_which_the_two_sides_differed(pull: str) -> None:
+def test_sizes_at_which_the_two_sides_differed(pull: str, ranks: int, rows: int, columns: int) -> None:
     """Fewer rows, or columns, than ranks, and tiles that end elsewhere than parts do."""
-    by_columns = library("torch.mm", M=2, N=2)
-    for ranks, rows, columns in itertools.product((1, 2, 3), (1, 2, 5), (1, 4, 5)):
-        sizes = {"M": rows, "N": columns}
-        plans = (
-            plan_of(gemm_rs, ranks, {**sizes, "K": 4}, matmul=by_columns, scatter=PULLS[pull], reduce=TILES),
-            plan_of(all_reduce_two_shot, ranks, sizes, scatter=PULLS[pull], reduce=library("torch.sum")),
-            plan_of(by_rows, ranks, sizes, rowwise=library(times, M=2, N=2), scatter=PULLS[pull], reduce=TILES),
-            plan_of(slices, ranks, sizes, twice=TILES, scatter=PULLS[pull], reduce=TILES),
-            plan_of(there_and_back, ranks, sizes, gather=PULLS[pull]),
-            plan_of(there_and_back, ranks, sizes, to_sequence=copy_engine(push=True), gather=PULLS[pull]),
-        )
-        for plan in plans:
-            assert_right(plan)
+    by_columns, sizes = library("torch.mm", M=2, N=2), {"M": rows, "N": columns}
+    plans = (
+        plan_of(gemm_rs, ranks, {**sizes, "K": 4}, matmul=by_columns, scatter=PULLS[pull], reduce=TILES),
+        plan_of(all_reduce_two_shot, ranks, sizes, scatter=PULLS[pull], reduce=library("torch.sum")),
+        plan_of(by_rows, ranks, sizes, rowwise=library(times, M=2, N=2), scatter=PULLS[pull], reduce=TILES),
+        plan_of(slices, ranks, sizes, twice=TILES, scatter=PULLS[pull], reduce=TILES),
+        plan_of(there_and_back, ranks, sizes, gather=PULLS[pull]),
+        plan_of(there_and_back, ranks, sizes, to_sequence=copy_engine(push=True), gather=PULLS[pull]),
+    )
+    for plan in plans:
+        assert_right(plan)
 
 
 def test_who_waits_for_a_flag_of_a_function_finds_it_set() -> None:
