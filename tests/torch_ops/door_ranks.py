@@ -20,8 +20,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import tilelink
 from tests import two_processes
-from tilelink.tuning.comparison import relative_error
 from tests.inductor.passes import passes
+from tilelink.tuning.comparison import relative_error
 
 Tensor = torch.Tensor
 device = torch.device("cpu")
