@@ -27,7 +27,6 @@ MISSES = {
     "gather_bmm_of_one_weight": (AG, RS),
     "gather_last_axis": (AG, RS),
     "gather_batch_of_one": (AG, RS),
-    "gather_several_products": (AG, RS),
     "gather_split_cat_view": (AG, RS),
     "gather_right_factor": (AG, RS),
     "scatter_views": (RS, AG),
@@ -47,6 +46,7 @@ OTHERS = {
         (AG, "no product takes what is gathered, but aten.slice.Tensor"),
         (RS, "it gets no product, but aten."),
     ),
+    "gather_several_products": ((AG, FUSED[AG]), (RS, "it gets a sum of products")),
     "scatter_twice_used": (
         (RS, "its product is used elsewhere, too, by aten.sin"),
         (AG, "no product takes what is gathered, but aten.add.Tensor"),

@@ -23,25 +23,23 @@ from tilelink.inductor.graphs import (
 )
 
 SCATTER, SUM = "symm_mem::fused_matmul_reduce_scatter", "tilelink::gemm_ar"
+SUMMED = "it gets a sum of products"
+"""As one product over all that is summed, its factors copied side by side, it took longer on GPUs than unfused."""
 collectives = torch.ops._c10d_functional
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a collective gets: a product, or a sum of products of one shape that lie alike in what it gets.
+    """What a collective gets: a product.
 
     Attributes:
         layout: how the product's axes lie in what the collective gets.
-        between: what stands between, without the products.
+        between: what stands between the two.
     """
 
-    products: tuple[Product, ...]
+    product: Product
     layout: Layout | None
     between: frozenset[Node]
-
-    @property
-    def product(self) -> Product:
-        return self.products[0]
 
 
 def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str, str]:
@@ -63,7 +61,7 @@ def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[s
     if scattered in columns and columns.index(scattered):
         return "", "what is scattered is interleaved along the columns of the product"
     write = Writer(graph, node, node)
-    left, right = _factors(write, origin)
+    left, right = product.left, write.matrix(product.right)
     size = shape(right)[0]
     dim, sizes = 1, [size_of(rows), size]
     if scattered in rows:
@@ -89,8 +87,6 @@ def fuse_summing(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str,
     origin = _origin(node)
     if isinstance(origin, str):
         return "", origin
-    if len(origin.products) > 1:
-        return "", "it gets a sum of products"
     product, write = origin.product, Writer(graph, node, node)
     left = write.contiguous(write.reshaped(product.left, (-1, shape(product.left)[-1])))
     result = write(torch.ops.tilelink.gemm_ar.default, left, write.matrix(product.right), group)
@@ -105,14 +101,6 @@ def fuse_summing(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str,
     return SUM, ""
 
 
-def _factors(write: Writer, origin: Origin) -> tuple[Node, Node]:
-    """Of a product; of a sum of products those of one product over all that is summed."""
-    lefts, rights = [p.left for p in origin.products], [write.matrix(p.right) for p in origin.products]
-    if len(lefts) == 1:
-        return lefts[0], rights[0]
-    return write(aten.cat.default, lefts, -1), write(aten.cat.default, rights, 0)
-
-
 def _axes(factors: Any, axes: Any) -> Axis:
     return tuple(f for axis in axes for f in in_order(factors, axis))
 
@@ -124,7 +112,7 @@ def _origin(node: Node) -> Origin | str:
     if isinstance(origin, str):
         return origin
     inside = origin.between | {node}
-    for each in (*(p.node for p in origin.products), *origin.between):
+    for each in (origin.product.node, *origin.between):
         other = next((user for user in each.users if user not in inside), None)
         if other is not None:
             where = line_of(other)
@@ -133,29 +121,24 @@ def _origin(node: Node) -> Origin | str:
 
 
 def _behind(node: Node) -> Origin | str:
-    """Back from a node to the product it is, or has moved, or to the products it is the sum of."""
+    """Back from a node to the product it is, or has moved."""
     product, step = product_of(node), step_of(node)
     if isinstance(product, str):
         return product
     if product is not None:
         if product.bias is not None and value(product.bias).dim() != 1:
             return "the bias of its product is not one row"
-        return Origin((product,), layout_of(shape(node)), frozenset())
+        return Origin(product, layout_of(shape(node)), frozenset())
     if step is not None:
         behind = _behind(step.source)
         if isinstance(behind, str):
             return behind
         layout = None if behind.layout is None else step.layout(behind.layout)
-        return Origin(behind.products, layout, behind.between | {node, *step.pieces})
-    terms: Any = node.args
-    if node.target is aten.add.Tensor and not node.kwargs and all(isinstance(t, Node) for t in terms):
-        a, b = _behind(terms[0]), _behind(terms[1])
-        if isinstance(a, str) or isinstance(b, str):
-            return a if isinstance(a, str) else str(b)
-        products = (*a.products, *b.products)
-        if a.layout != b.layout or len({shape(p.node) for p in products}) > 1 or any(p.bias for p in products):
-            return "it gets a sum of products that do not lie alike, or have biases"
-        return Origin(products, a.layout, a.between | b.between | {node})
+        return Origin(behind.product, layout, behind.between | {node, *step.pieces})
+    if node.target is aten.add.Tensor:
+        terms = [_behind(term) for term in node.all_input_nodes]
+        if all(term == SUMMED or isinstance(term, Origin) for term in terms):
+            return SUMMED
     return f"it gets no product, but {'an argument' if node.op == 'placeholder' else named(node)}"
 
 
@@ -175,4 +158,4 @@ def _replace(graph: Graph, node: Node, result: Node, origin: Origin) -> None:
     node.replace_all_uses_with(result)  # as saved for the backward pass
     graph.erase_node(node)
     erase(reversed([n for n in graph.nodes if n in origin.between]))
-    erase(p.node for p in origin.products)
+    erase((origin.product.node,))

@@ -14,6 +14,9 @@ from tilelink.ir.topology import Topology
 from tilelink.nn.groups import session_of
 from tilelink.pipeline import Operator
 from tilelink.pipeline.results import results_of
+from tilelink.torch_ops.dispatch import differentiable
+
+LIBRARY = torch.library.Library("tilelink", "FRAGMENT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,11 @@ class TorchOperator:
                 raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(('group', *self.names))}")
         if not isinstance(group, str):
             raise TypeError(f"{self.name} takes a group by its name: group=tilelink.nn.group_name(…), before the call")
+        mine = autocast(tensors, self.cast)
+        if not given:
+            return self.overload(*mine, group)
         rest = [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)]
-        return self.overload(*autocast(tensors, self.cast), group, *rest)
+        return self.overload(*mine, group, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,8 @@ class _Form:
         """Tensors, group and what is given; the dispatcher leaves trailing defaults out."""
         n = self.tensors
         rest = (*args[n + 1 :], *self.defaults[len(args) - n - 1 :])
-        given = dict(zip(self.names, rest, strict=True))
-        return tuple(args[:n]), args[n], {name: v for name, v in given.items() if v is not None}
+        given = zip(self.names, rest, strict=True)
+        return tuple(args[:n]), args[n], {name: v for name, v in given if v is not None}
 
 
 def _form_of(operator: Operator) -> _Form:
@@ -154,16 +160,16 @@ def register(
         made = [mine[0].new_empty(shape, dtype=dtype) for shape, dtype in results_of(operator, mine, given, *at)]
         return tuple(made) if several else made[0]
 
-    defined = torch.library.custom_op(f"tilelink::{name}", run, mutates_args=(), schema=form.schema)
-    defined.register_fake(fake)
-    if backward is not None:
-        _differentiate(defined, backward, form)
+    LIBRARY.define(f"{name}{form.schema}", tags=torch.Tag.pt2_compliant_tag)
+    LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tilelink::{name}", fake, lib=LIBRARY)
     overload = getattr(torch.ops.tilelink, name).default
+    LIBRARY.impl(name, _differentiable(overload, backward, form), "Autograd", with_keyset=True)
     cast = tuple(autocast and shape.dtype is None for shape in operator.signature.inputs)
     return TorchOperator(f"tilelink::{name}", operator, overload, form.names, form.defaults, cast)
 
 
-def _differentiate(defined: Any, backward: Backward, form: _Form) -> None:
+def _differentiable(overload: Any, backward: Backward | None, form: _Form) -> Callable[..., Any]:
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, ctx.group, ctx.given = form.parts(inputs)
         results = output if isinstance(output, tuple) else (output,)
@@ -171,12 +177,14 @@ def _differentiate(defined: Any, backward: Backward, form: _Form) -> None:
         ctx.count = len(tensors)
 
     def differentiate(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
-        saved, count, wanted = ctx.saved_tensors, ctx.count, tuple(ctx.needs_input_grad)
+        if backward is None:
+            raise RuntimeError(f"{overload} has no gradient: it was registered without `backward`")
+        saved, count, wanted = ctx.saved_tensors, ctx.count, ctx.wanted
         call = Call(saved[:count], saved[count:], ctx.group, ctx.given, wanted[:count])
         found = backward(call, *(None if g is None else g.contiguous() for g in gradients))
         return (*found, *(None for _ in wanted[count:]))
 
-    defined.register_autograd(differentiate, setup_context=keep)
+    return differentiable(overload, keep, differentiate)
 
 
 def _parameters(operator: Operator, kinds: tuple[Any, ...]) -> list[inspect.Parameter]:

@@ -15,7 +15,7 @@ def no_form(name: str, form: str, forms: Iterable[str]) -> tilelink.TilelinkErro
 
 
 def gathered(x: Any, group: Any, rows: int | None = None) -> Any:
-    """Every rank's `x`, one after the other along the first axis.
+    """Every rank's `x`, one after the other along the first axis; of one rank `x` itself.
 
     Args:
         rows: of all ranks together, `ceil(rows / ranks)` each, the last get what is left; None: as many each as this one.
@@ -23,6 +23,8 @@ def gathered(x: Any, group: Any, rows: int | None = None) -> Any:
     import torch.distributed as dist
 
     ranks = dist.get_world_size(group)
+    if ranks == 1:  # a library's call costs its host more than a product
+        return x
     each = x.shape[0] if rows is None else -(-rows // ranks)
     part = x
     if x.shape[0] < each:  # libraries gather equal parts; whatever fills them up comes behind all rows
@@ -43,7 +45,11 @@ def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int,
 
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     each = -(-rows // ranks)
-    partial, own = like.new_empty((each * ranks, columns)), like.new_empty((each, columns))
+    own = like.new_empty((each, columns))
+    if ranks == 1:
+        make(own)
+        return own
+    partial = like.new_empty((each * ranks, columns))
     make(partial[:rows])  # what lies behind is nobody's: the last ranks get it and give it away
     dist.reduce_scatter_tensor(own, partial, group=group)
     return own[: max(0, min(each, rows - rank * each))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ from tilelink.runtime.session import Session, current, require
 
 log = logging.getLogger("tilelink")
 
+PLAIN, NOTHING = "plain", nullcontext()
+"""What is kept of a call whose unfused form runs, once the ranks have agreed on it."""
 CHOICES_KEPT = 4096
 """Kinds of calls of which an operator remembers how they run."""
 
@@ -99,10 +102,12 @@ class Calls:
         session.vigil.begin()
         outs = () if out is None else _tuple(out)
         key = (tuple([facts(t, session) for t in tensors]), *[(name, exact(value)) for name, value in given.items()])
-        # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
-        whole = (self.scheduled, key, tuple([facts(t, session) for t in outs]))
         keyed = not given or all(is_plain(v) for v in given.values())
         calls, cached = self, session.cached(self.compiler.identity)
+        # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
+        if keyed and cached.get((self.scheduled, key)) is PLAIN and not session.vigil.debug:
+            return self.plain(session, tensors, out, given)
+        own, whole = cached, (self.scheduled, key, tuple([facts(t, session) for t in outs]))
         prepared = prepared_for(cached, whole) if keyed else None
         if prepared is None and (not self.scheduled or session.backend.only_references):
             calls = self._chosen(session, key, tensors, given)
@@ -111,13 +116,12 @@ class Calls:
         if prepared is None:
             compiler = calls.compiler
             if compiler.schedule.unfused:
-                known = session.cached((compiler.identity, "plain"))
-                if not keyed or session.vigil.debug or known.get(key) is None:
-                    bound = bind_here(compiler, session, tensors, given)
-                    if session.backend.only_references:
-                        self._require_reference(session.backend, bound)
-                    session.vigil.compare(compiler.identity, stated(compiler, session, bound))
-                    known[key] = True
+                bound = bind_here(compiler, session, tensors, given)
+                if session.backend.only_references:
+                    self._require_reference(session.backend, bound)
+                session.vigil.compare(compiler.identity, stated(compiler, session, bound))
+                if keyed:
+                    own[self.scheduled, key] = PLAIN
                 return self.plain(session, tensors, out, given)
             prepared = cached[whole] = Prepared(compiler, session, tensors, outs, given)
         elif prepared.in_place or session.vigil.debug:
@@ -145,10 +149,11 @@ class Calls:
         outs = () if out is None else _tuple(out)
         if outs and (wrong := Written.outside(name, loc, tensors, outs).refused(tensors, outs)) is not None:
             raise wrong
-        sizes = {dim: given[dim] for dim in self.uneven if dim in given}
-        with torch.no_grad():
-            constants = constants_of(self.compiler.signature, given)
-            found = self.reference(*tensors, **constants, **sizes, group=session.backend.group)
+        if given:
+            sizes = {dim: given[dim] for dim in self.uneven if dim in given}
+            given = constants_of(self.compiler.signature, given) | sizes
+        with torch.no_grad() if any(t.requires_grad for t in tensors) else NOTHING:
+            found = self.reference(*tensors, **given, group=session.backend.group)
         if out is None:
             return found
         values = list(_tuple(found))

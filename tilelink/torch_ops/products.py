@@ -35,6 +35,6 @@ def ag_products(products: int, *, turned: bool, keep: bool) -> Operator:
     def _(x: Any, *others: Any, M: int | None = None, group: Any = None) -> Any:
         rows = gathered(x, group, M)
         found = [(rows.t() if turned else rows) @ each for each in others]
-        return (rows, *found) if keep else tuple(found)
+        return (rows.clone() if rows is x else rows, *found) if keep else tuple(found)
 
     return several
