@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -46,6 +44,8 @@ OTHERS = {
         (AG, "no product takes what is gathered, but aten.slice.Tensor"),
         (RS, "it gets no product, but aten."),
     ),
+    "gather_scaled": ((AG, "tilelink multiplies floats from 16 to 64 bits, and this is uint8"),),
+    "scatter_scaled": ((RS, "tilelink has no scaled product"),),
     "gather_several_products": ((AG, FUSED[AG]), (RS, "it gets a sum of products")),
     "scatter_twice_used": (
         (RS, "its product is used elsewhere, too, by aten.sin"),
@@ -64,8 +64,7 @@ OTHERS = {
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All programs, in one pair of processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    with mock.patch.dict(os.environ, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1"):  # no pass sees a graph out of the cache
-        assert_both_end_well("tests.inductor.pass_ranks", folder)
+    assert_both_end_well("tests.inductor.pass_ranks", folder)
     return json.loads((folder / "said.json").read_text())
 
 
@@ -109,6 +108,12 @@ def test_the_report_has_a_line_for_each_collective(said: dict[str, Any]) -> None
     lines = said["report"].splitlines()
     assert any(line.startswith(AR) and line.endswith("  fused: tilelink::gemm_ar") for line in lines)
     assert any(line.startswith(RS) and line.endswith("  not fused: it gets no product, but aten.sin") for line in lines)
+
+
+def test_graphs_out_of_the_cache(said: dict[str, Any]) -> None:
+    """No pass sees them; the report says that there are such."""
+    assert (said["again"], said["cached"]) == ([], 2)
+    assert "2 compiled graphs came out of Inductor's cache" in said["report"]
 
 
 def test_chained(said: dict[str, Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -43,12 +45,14 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `tilelink.report()` gives. `installed`: whether torch's operators are tilelink's now; `rows`: who served them, and
-    `collectives`: those of compiled graphs, both since the last `install`."""
+    """What `tilelink.report()` gives. `installed`: whether torch's operators are tilelink's now; `rows`: who served them,
+    `collectives`: those of compiled graphs that `tilelink.inductor.overlap` saw, and `cached`: how many graphs came out of
+    Inductor's cache, which it saw when they were put there; all since the last `install`."""
 
     installed: bool
     rows: tuple[Served, ...]
     collectives: tuple[Collective, ...] = ()
+    cached: int = 0
 
     def __str__(self) -> str:
         lines = [f"tilelink is {'' if self.installed else 'not '}installed"]
@@ -61,6 +65,11 @@ class Report:
         ]
         wide = [max((len(row[k]) for row in table), default=0) for k in range(2)]
         lines += [f"{name:{wide[0]}}  {line:{wide[1]}}  {what}" for name, line, what in table]
+        if self.cached:
+            came = f"{self.cached} compiled graph{'s' if self.cached != 1 else ''} came out of Inductor's cache"
+            lines.append(
+                f"{came}, as fused when put there: TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 shows their collectives"
+            )
         return "\n".join(lines)
 
 
@@ -73,6 +82,8 @@ class Door:
     collectives: list[Collective] = field(default_factory=list[Collective])
     closed: dict[str, str] = field(default_factory=dict[str, str])
     """Groups whose ranks tilelink cannot run on, and why: found once, because finding out is collective."""
+    hits: int = 0
+    """Graphs that had come out of Inductor's cache when it was installed."""
 
     def count(self, operator: str, why: str | None) -> bool:
         """Note a call. Whether tilelink serves it."""
@@ -90,6 +101,12 @@ class Door:
             except TilelinkError as error:
                 self.closed[group] = f"{error.code}: {error.message}"
         return None
+
+
+def _hits() -> int:
+    """Graphs of this process that came out of Inductor's cache; no pass sees them."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else dynamo.counters["inductor"]["fxgraph_cache_hit"]
 
 
 @cache
@@ -141,6 +158,7 @@ def install() -> Installation:
     here.served.clear()
     here.collectives.clear()
     here.closed.clear()
+    here.hits = _hits()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
         here.library = register(here)
@@ -160,4 +178,4 @@ def report() -> Report:
     here = door()
     rows = [Served(operator, by, calls, why) for (operator, by, why), calls in here.served.items()]
     rows += [Served(operator, TORCHS, None, SCALED) for operator in SCALED_NAMES]
-    return Report(here.library is not None, tuple(rows), tuple(here.collectives))
+    return Report(here.library is not None, tuple(rows), tuple(here.collectives), max(0, _hits() - here.hits))
