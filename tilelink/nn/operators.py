@@ -184,7 +184,7 @@ def _differentiable(overload: Any, backward: Backward | None, form: _Form) -> Ca
         found = backward(call, *(None if g is None else g.contiguous() for g in gradients))
         return (*found, *(None for _ in wanted[count:]))
 
-    return differentiable(overload, keep, differentiate)
+    return differentiable(overload.redispatch, keep, differentiate)
 
 
 def _parameters(operator: Operator, kinds: tuple[Any, ...]) -> list[inspect.Parameter]:

@@ -12,29 +12,28 @@ from typing import Any
 import torch
 from torch import _C
 
+Below = Callable[..., Any]
+"""`below(keyset, *arguments)`: what runs beneath autograd, by the overload's `redispatch`."""
 Keep = Callable[..., None]
 """`keep(ctx, arguments, results)`: saves what gradients need."""
 Backward = Callable[..., tuple[Any, ...]]
 """`backward(ctx, *gradients)`: the gradient of each argument. `ctx.wanted`: which of them are asked for."""
 
 
-def differentiable(overload: Any, keep: Keep, backward: Backward) -> Callable[..., Any]:
+def differentiable(below: Below, keep: Keep, backward: Backward) -> Callable[..., Any]:
     """A kernel for `Library.impl(name, …, "Autograd", with_keyset=True)`.
 
-    Arguments and results are tensors and what is none; tensors in lists have no gradients.
-
-    Args:
-        overload: of the operator, whose kernels for devices run below.
+    Among its arguments, and among the results of `below`, are tensors, and what is none; tensors in lists have no gradients.
     """
 
-    def below(keyset: Any, args: tuple[Any, ...]) -> Any:
+    def beneath(keyset: Any, args: tuple[Any, ...]) -> Any:
         with _C._AutoDispatchBelowAutograd():
-            return overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+            return below(keyset & _C._after_autograd_keyset, *args)
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
-            found = below(keyset, args)
+            found = beneath(keyset, args)
             keep(ctx, args, found)
             return found
 
@@ -46,6 +45,6 @@ def differentiable(overload: Any, keep: Keep, backward: Backward) -> Callable[..
     def kernel(keyset: Any, *args: Any) -> Any:
         if _C.is_grad_enabled() and _C._any_requires_grad(*args):
             return Differentiable.apply(keyset, *args)
-        return below(keyset, args)
+        return beneath(keyset, args)
 
     return kernel

@@ -15,17 +15,17 @@ from torch.distributed import _functional_collectives as collectives
 from tilelink.torch_ops.serving import flat
 
 
-def keep_gathering(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-    shard, weights, dim, ctx.group = inputs
+def keep_gathering(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    shard, dim, ctx.group, _, *weights = inputs
     ctx.set_materialize_grads(False)
     ctx.dim = dim % shard.dim()
     ctx.save_for_backward(shard, *weights)
 
 
-def of_gathering(ctx: Any, gathered: torch.Tensor | None, products: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+def of_gathering(ctx: Any, gathered: torch.Tensor | None, *products: torch.Tensor | None) -> tuple[Any, ...]:
     """Of `fused_all_gather_matmul`: the shard's is reduced and scattered, the weights' are products over gathered rows."""
     shard, *weights = ctx.saved_tensors
-    wanted, wanted_weights, *_ = ctx.needs_input_grad
+    wanted, _, _, _, *wanted_weights = ctx.wanted
     came = [(k, g) for k, g in enumerate(products) if g is not None]
     own = None
     if wanted and came:
@@ -39,7 +39,7 @@ def of_gathering(ctx: Any, gathered: torch.Tensor | None, products: Sequence[tor
     if asked:
         for (k, _), grad in zip(asked, _over_gathered(shard, [g for _, g in asked], ctx.dim, ctx.group), strict=True):
             found[k] = grad
-    return own, found, None, None
+    return own, None, None, None, *found
 
 
 def keep_scattering(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -51,7 +51,7 @@ def keep_scattering(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> 
 def of_scattering(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     """Of `fused_matmul_reduce_scatter`: what multiplied is multiplied by the gathered gradient."""
     whole, weight = ctx.saved_tensors
-    wanted, wanted_weight, *_ = ctx.needs_input_grad
+    wanted, wanted_weight, *_ = ctx.wanted
     if ctx.reduce_op == "avg":
         size = weight.shape[1] if ctx.dim == whole.dim() - 1 else whole.shape[ctx.dim]
         grad = grad * (grad.shape[ctx.dim] / size)

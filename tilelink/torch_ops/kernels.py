@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.distributed import _symmetric_memory as torchs
 
+from tilelink.torch_ops.dispatch import differentiable
 from tilelink.torch_ops.door import Door
 from tilelink.torch_ops.gradients import keep_gathering, keep_scattering, of_gathering, of_scattering
 from tilelink.torch_ops.serving import all_gather_matmul, matmul_reduce_scatter, unserved
@@ -44,9 +46,21 @@ def register(door: Door) -> torch.library.Library:
     for name, kernel in ((GATHER, gather), (SCATTER, scatter)):
         for key in ("CUDA", "CPU"):
             library.impl(name, kernel, key, allow_override=True)
-    differentiate = torch.library.register_autograd
-    differentiate(f"symm_mem::{GATHER}", of_gathering, setup_context=keep_gathering, lib=library)
-    differentiate(f"symm_mem::{SCATTER}", of_scattering, setup_context=keep_scattering, lib=library)
+    gathering, scattering = (getattr(torch.ops.symm_mem, name).default for name in (GATHER, SCATTER))
+
+    def gather_below(keyset: Any, A: torch.Tensor, dim: int, group: str, keep: bool, *Bs: torch.Tensor) -> Any:
+        gathered, products = gathering.redispatch(keyset, A, Bs, dim, group, return_A=keep)
+        return gathered, *products
+
+    gather_all = differentiable(gather_below, keep_gathering, of_gathering)
+
+    def gather_above(keyset: Any, A: Any, Bs: Any, gather_dim: int, group_name: str, *, return_A: bool = True) -> Any:
+        gathered, *products = gather_all(keyset, A, gather_dim, group_name, return_A, *Bs)
+        return gathered, products
+
+    scatter_above = differentiable(scattering.redispatch, keep_scattering, of_scattering)
+    for name, kernel in ((GATHER, gather_above), (SCATTER, scatter_above)):
+        library.impl(name, kernel, "Autograd", with_keyset=True)
     return library
 
 
