@@ -141,16 +141,17 @@ class Attention(nn.Module):
         return x + self.output(seen[0].transpose(0, 1).flatten(1))
 
 
-def plan() -> dict[str, Any]:
+def plan(layer: nn.Module) -> dict[str, Any]:
     """Positions are split between products, as torchtitan splits them: one all-gather, one reduce-scatter."""
     rows = Shard(0)
     columns = ("gate", "up", "query", "key", "value")
-    return {
+    styles: dict[str, Any] = {
         "norm": SequenceParallel(sequence_dim=0),
         "inner": PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate()),
         **{name: ColwiseParallel() for name in columns},
         **{name: RowwiseParallel(output_layouts=rows) for name in ("down", "output")},
     }
+    return {name: styles[name] for name, _ in layer.named_children()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ class Ranks:
         if device == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         seconds = timedelta(seconds=120)
-        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=seconds)
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=seconds)
         self.agreeing: Any = dist.new_group(backend="gloo", timeout=seconds)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.device, self.dtype = torch.device(device), torch.bfloat16 if device == "cuda" else torch.float32
@@ -269,7 +271,7 @@ class Program:
         x, grad = x.to(ranks.dtype), grad.to(ranks.dtype)
         self.wanted = [t.clone() for t in self._exact(whole, x, grad)]
         self.x, self.grad = (t.chunk(ranks.count)[ranks.rank].clone() for t in (x, grad))
-        self.split = parallelize_module(whole, ranks.mesh, plan())
+        self.split = parallelize_module(whole, ranks.mesh, plan(whole))
         self.leaves = [self.x.requires_grad_(case.training), *self.split.parameters()]
 
     def _exact(self, low: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
@@ -449,9 +451,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = parsed(arguments)
-    ranks, begun = Ranks(options.device), time.monotonic()
+def rows_of(options: argparse.Namespace, ranks: Ranks) -> list[Row]:
+    begun = time.monotonic()
     torchs.enable_symm_mem_for_group(ranks.group)
     rows: list[Row] = []
     with ExitStack() as stack:
@@ -472,6 +473,13 @@ def main(arguments: list[str] | None = None) -> int:
             gc.collect()
             if options.device == "cuda":
                 torch.cuda.empty_cache()
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parsed(arguments)
+    ranks = Ranks(options.device)
+    rows = rows_of(options, ranks)
     ranks.say(table(rows))
     dist.destroy_process_group()
     return 0 if all(row["ok"] for row in rows) else 1

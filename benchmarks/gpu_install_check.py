@@ -103,7 +103,7 @@ def graphs(rank: int, mesh: Any, by: str, how: str) -> float:
     inputs = [door_ranks.drawn(case.length, sizes.features, seed=n, dtype=torch.bfloat16) for n in range(3)]
     with torch.no_grad():
         wanted = [whole(x).chunk(ranks)[rank].clone() for x in inputs]
-    split = parallelize_module(whole, mesh, plan())
+    split = parallelize_module(whole, mesh, plan(whole))
     passes: dict[str, Any] = {"post_grad_custom_pre_pass": tilelink.inductor.overlap(strict=True)}
     before = sum(row.calls or 0 for row in tilelink.report().rows if row.by == "tilelink")
     mode = "reduce-overhead" if how == "torch.compile" else None

@@ -22,15 +22,26 @@ def assert_both_end_well(module: str, folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def run(main: Callable[[int, Path], None]) -> None:
-    """`main(rank, folder)` in both; the folder is the command's argument. Ends this process."""
+Main = Callable[[int, Path], None]
+"""`main(rank, folder)`, in each process; the folder is the command's argument."""
+
+
+def run(main: Main, of_four: Main | None = None) -> None:
+    """`main` in two processes; before that `of_four` in four, of which two end then. Ends this process."""
     folder = Path(sys.argv[1])
-    # What the ranks import takes longer than what they do: this is one of them, and the other is forked.
+    # What the ranks import takes longer than what they do: this is one of them, and the others are forked.
     torch.set_num_threads(1)
-    child = os.fork()
-    rank = 0 if child else 1
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    main(rank, folder)
-    dist.barrier()
-    dist.destroy_process_group()
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+    rank, children = 0, list[int]()
+    for other in range(1, 4 if of_four else 2):
+        child = os.fork()
+        if not child:
+            rank, children = other, []
+            break
+        children.append(child)
+    for ranks, each in ((4, of_four), (2, main)):
+        if each is not None and rank < ranks:
+            dist.init_process_group("gloo", init_method=f"file://{folder}/meet{ranks}", rank=rank, world_size=ranks)
+            each(rank, folder)
+            dist.barrier()
+            dist.destroy_process_group()
+    sys.exit(max((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), default=0))

@@ -30,7 +30,8 @@ import tilelink
 from tests import two_processes
 from tests.inductor.passes import passes
 
-Tensor, EIGHT = torch.Tensor, torch.float8_e4m3fn
+Tensor = torch.Tensor
+EIGHT = torch.float8_e4m3fn
 Program = tuple[Callable[..., Any], tuple[Tensor, ...]]
 GROUP = ""
 PROGRAMS: dict[str, Callable[[int], Program]] = {}
