@@ -169,8 +169,11 @@ def uninstall() -> None:
     """Let torch serve its operators itself again; nothing if `install` was not called. What was counted can still be reported."""
     here = door()
     if here.library is not None:
+        from tilelink.torch_ops.kernels import forget
+
         here.library._destroy()
         here.library = None
+        forget()
 
 
 def report() -> Report:

@@ -61,7 +61,14 @@ def register(door: Door) -> torch.library.Library:
     scatter_above = differentiable(scattering.redispatch, keep_scattering, of_scattering)
     for name, kernel in ((GATHER, gather_above), (SCATTER, scatter_above)):
         library.impl(name, kernel, "Autograd", with_keyset=True)
+    forget()
     return library
+
+
+def forget() -> None:
+    """Let torch's compiler look for kernels anew: what it remembers of those that have come or gone ends the process."""
+    for name in (GATHER, SCATTER):
+        getattr(torch.ops.symm_mem, name).default._dispatch_cache.clear()
 
 
 def _shapes(A: torch.Tensor, Bs: Sequence[torch.Tensor]) -> str | None:
