@@ -173,6 +173,17 @@ def scaled(x: Tensor, w: Tensor) -> Tensor:
     return torch._scaled_mm(x.to(EIGHT), w.to(EIGHT).t(), one, one, out_dtype=torch.float32)
 
 
+@program((16, 16), (32, 16))
+def gather_scaled(x: Tensor, w: Tensor) -> Any:
+    shard = x.detach().to(EIGHT).view(torch.uint8)
+    return scaled(gathered(shard, 0).view(EIGHT), w.detach())
+
+
+@program((16, 16), (32, 16))
+def scatter_scaled(x: Tensor, w: Tensor) -> Any:
+    return scattered(scaled(x.detach(), w.detach()), 0)
+
+
 class MLP(nn.Module):
     def __init__(self, bias: bool) -> None:
         super().__init__()
@@ -192,16 +203,6 @@ def model(rank: int, *, bias: bool, rows: bool) -> Program:
     return split, (drawn(1, 4, 6, seed=rank if rows else 0),)
 
 
-PROGRAMS["gather_scaled"] = lambda rank: (
-    without_gradients(
-        lambda x, w: scaled(funcol.all_gather_tensor(x.to(EIGHT).view(torch.uint8), 0, GROUP).view(EIGHT), w)
-    ),
-    (drawn(16, 16, seed=rank), drawn(32, 16, seed=rank)),
-)
-PROGRAMS["scatter_scaled"] = lambda rank: (
-    without_gradients(lambda x, w: funcol.reduce_scatter_tensor(scaled(x, w), "sum", 0, GROUP)),
-    (drawn(16, 16, seed=rank), drawn(32, 16, seed=rank)),
-)
 PROGRAMS["sum_linear"] = lambda rank: (
     without_gradients(lambda x, w: summed(x @ w)),
     (drawn(4, 6, seed=rank), drawn(6, 8, seed=rank)),
