@@ -46,10 +46,8 @@ def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int,
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     each = -(-rows // ranks)
     own = like.new_empty((each, columns))
-    if ranks == 1:
-        make(own)
-        return own
-    partial = like.new_empty((each * ranks, columns))
+    partial = own if ranks == 1 else like.new_empty((each * ranks, columns))
     make(partial[:rows])  # what lies behind is nobody's: the last ranks get it and give it away
-    dist.reduce_scatter_tensor(own, partial, group=group)
+    if ranks > 1:
+        dist.reduce_scatter_tensor(own, partial, group=group)
     return own[: max(0, min(each, rows - rank * each))]
