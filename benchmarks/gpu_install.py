@@ -235,7 +235,7 @@ class Ranks:
 def torch_on_cpu() -> Iterator[Any]:
     """On CPUs: torch's pass, which asks for NCCL, and unfused forms of its operators, which have none there; and Inductor's
     passes alone, so that no C++ is compiled. Yields what stands in the place of Inductor's lowering."""
-    from tests.inductor.pass_ranks import inner
+    from tests.inductor.passes import inner
 
     library = torch.library.Library("symm_mem", "IMPL")
     gather, scatter = torchs._fused_all_gather_matmul_fallback, torchs._fused_matmul_reduce_scatter_fallback

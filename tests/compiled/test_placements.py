@@ -48,7 +48,8 @@ def test_kernels(placed: Placed, target: str) -> None:
 
 @pytest.mark.parametrize("target", OF_ONE_TEXT)
 def test_two_targets_have_one_text(target: str) -> None:
-    for placed in PLACEMENTS:
+    """Where somebody has said all tiles: by default they are those that the cost model prefers, on Hopper alone."""
+    for placed in (p for p in PLACEMENTS if "by default" not in p.name):
         (_, one), (_, other) = (
             emitted(placed.operator, of_rank(placed, 64, 64, 64), t) for t in (target, OF_ONE_TEXT[target])
         )

@@ -14,7 +14,7 @@ from torch._inductor.fx_passes.post_grad import post_grad_passes
 from torch._inductor.virtualized import V
 
 
-def _inner(graph: torch.fx.GraphModule, inputs: Any, **_: Any) -> Any:
+def inner(graph: torch.fx.GraphModule, inputs: Any, **_: Any) -> Any:
     """In the place of Inductor's lowering."""
     with V.set_fake_mode(detect_fake_mode(inputs)):
         post_grad_passes(graph, is_inference=False)
@@ -22,4 +22,4 @@ def _inner(graph: torch.fx.GraphModule, inputs: Any, **_: Any) -> Any:
     return make_boxed_func(graph.forward)
 
 
-passes = partial(compile_fx, inner_compile=_inner)
+passes = partial(compile_fx, inner_compile=inner)

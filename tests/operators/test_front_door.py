@@ -16,6 +16,7 @@ from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 LISTS = [torch.zeros(8, 16)] * 2, [torch.zeros(16, 8)] * 2
 TILE: Any = {"M": 8, "N": 8, "K": 8}
 PUBLIC = {
+    "explore",
     "calls", "close", "compiler", "fn", "loc", "name", "plan", "reference", "reference_fn", "reserve", "schedule",
     "scheduled", "schedules", "signature", "source", "trace", "tune", "tuning", "uneven", "validate", "verify", "wiring",
     "with_schedule",
