@@ -176,7 +176,7 @@ def two(value: float | None) -> str:
 def correctness_line(rows: list[dict[str, Any]]) -> str:
     checked = [r for r in rows if "error" in r]
     bad = [r for r in checked if not r["ok"]]
-    worst = max((r["error"] for r in checked), default=0.0)
+    worst = max((r["error"] for r in checked if r["error"] is not None), default=0.0)
     cases = ", ".join(dict.fromkeys(r["case"] for r in checked))
     return f"{len(checked)} checks, {len(bad)} wrong, largest relative error {worst:.1e}: {cases}."
 

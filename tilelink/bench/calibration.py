@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import tilelink
-from tilelink.bench.parts import all_gather, gemm
+from tilelink.bench.parts import all_gather, gemm, reduce_scatter
 from tilelink.cost import H200, Machine
 from tilelink.cost.machine import LARGE
 from tilelink.errors import TilelinkError
@@ -121,16 +121,18 @@ def memory(clock: Clock) -> dict[str, Figure]:
 
 
 def links(clock: Clock, ranks: int, rank: int) -> dict[str, Figure]:
-    """Of gathers alone, by copy engines, by few workers that push and pull, and by NCCL: how a time grows with the bytes."""
+    """How a time grows with the bytes: of a gather by copy engines, by few workers that pull, and by NCCL; of a sum that few
+    workers push to where it is made, by many."""
     ways: dict[str, Operator] = {
-        "link": all_gather.schedule(gather=tilelink.copy_engine(push=True)),
-        "push": all_gather.schedule(gather=tilelink.sms(PUSHING, M=128, push=True, num_warps=8)),
+        "link": all_gather.schedule(gather=tilelink.copy_engine(push=False)),
+        "push": reduce_scatter.schedule(scatter=tilelink.sms(PUSHING, M=128, num_warps=8)),
         "pull": all_gather.schedule(gather=tilelink.sms(PUSHING, M=128, push=False, num_warps=8)),
     }
     points: dict[str, Points] = {name: [] for name in (*ways, "nccl")}
     for rows in ROWS:
         mine, whole = _random(rows // ranks, WIDTH), _random(rows // ranks * ranks, WIDTH)
-        runs: dict[str, Callable[[], object]] = {n: lambda op=op, x=mine: op(x) for n, op in ways.items()}
+        given = {name: whole[None] if name == "push" else mine for name in ways}
+        runs: dict[str, Callable[[], object]] = {n: lambda op=op, x=given[n]: op(x) for n, op in ways.items()}
         runs["nccl"] = lambda mine=mine, whole=whole: dist.all_gather_into_tensor(whole, mine)
         nbytes = mine.numel() * mine.element_size() * (ranks - 1)
         for name, us in clock(runs).items():
@@ -143,7 +145,8 @@ def links(clock: Clock, ranks: int, rank: int) -> dict[str, Figure]:
             continue
         fixed, each = line(some)
         by = PUSHING if name in ("push", "pull") else 1
-        said = f"gathering {', '.join(map(str, ROWS))} rows of {WIDTH} on {ranks} ranks"
+        verb = "adding up" if name == "push" else "gathering"
+        said = f"{verb} {', '.join(map(str, ROWS))} rows of {WIDTH} on {ranks} ranks"
         found[name] = Figure(1 / each / by, said)
         if name == "nccl":
             found["nccl_call"] = Figure(max(fixed, 1.0), said)
