@@ -1,0 +1,76 @@
+"""The cost model on machines whose runs it was not fitted to: what was measured there, and what it says with the machine's file
+as it comes along, and with one that `tilelink calibrate` wrote there.
+
+    python -m benchmarks.model_unseen bench-ag_gemm.json … --machine 8xH100 benchmarks/results/calibrated-2xH100.toml
+
+Rows are those of `tilelink bench --out`; default schedules, on as many GPUs as ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tilelink import ops
+from tilelink.cost import Machine, predict
+from tilelink.explore.cases import Case
+from tilelink.ir.topology import Topology
+from tilelink.mapping.lower import lower
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "benchmarks" / "results" / "model-unseen.json"
+
+
+def predicted(operator: str, sizes: Mapping[str, int], ranks: int, machine: Machine) -> float:
+    """Microseconds of a call of an operator as it comes."""
+    case = Case(getattr(ops, operator), tuple(sizes.items()), ranks)
+    return predict(lower(case.unproven(Topology(ranks, "peer", "peer", machine.device()))), machine).us
+
+
+def machine_of(name: str) -> Machine:
+    """Of a name, or of a file in this project."""
+    path = ROOT / name
+    return Machine.load(path if path.is_file() else name)
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """By machine's file, the mean and the largest |predicted / measured − 1|."""
+    found: dict[str, dict[str, float]] = {}
+    for name in rows[0]["predicted_us"]:
+        errors = [abs(row["predicted_us"][name] / row["measured_us"] - 1) for row in rows]
+        found[name] = {"mean": round(mean(errors), 4), "worst": round(max(errors), 4)}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("--machine", nargs="+", default=["8xH100"])
+    parser.add_argument("--about", default="{}", help="JSON: GPU, torch, Triton, commit.")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for path in options.results:
+        for row in json.loads(path.read_text())["rows"]:
+            says = {n: predicted(row["operator"], row["sizes"], row["ranks"], machine_of(n)) for n in options.machine}
+            rows.append(
+                {
+                    **{key: row[key] for key in ("operator", "case", "sizes", "ranks", "schedule")},
+                    "measured_us": round(1e3 * row["ms_ours"], 1),
+                    "predicted_us": {n: round(us, 1) for n, us in says.items()},
+                }
+            )
+    OUT.write_text(
+        json.dumps({"about": json.loads(options.about), "summary": summary(rows), "rows": rows}, indent=1) + "\n"
+    )
+    print(json.dumps(summary(rows), indent=1))
+
+
+if __name__ == "__main__":
+    main()
