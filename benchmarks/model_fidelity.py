@@ -96,7 +96,7 @@ def runs() -> Iterator[Run | Declined]:
 
 def _searched() -> Iterator[Run | Declined]:
     recorded = json.loads((RESULTS / f"{SCHEDULES}.json").read_text())
-    ranks = recorded["backend"]
+    ranks = recorded["ranks"]
     for row in recorded["rows"]:
         depth = row["K"] * (ranks if row["operator"] == "gemm_rs" else 1)
         sizes = {"M": row["M"], "N": row["N"], "K": depth}
@@ -130,14 +130,14 @@ def _defaults(file: str, row: dict[str, Any]) -> Run | Declined:
         )
     sizes = {n: sizes[n] for n in names_of(operator)}
     try:
-        plan = planned(_as_recorded(operator, found["schedule"]), sizes, row["backend"])
+        plan = planned(_as_recorded(operator, found["schedule"]), sizes, row["ranks"])
     except TilelinkError as error:
         return Declined(file, name, shape, f"it cannot be planned: {error.code}")
     if said(plan) != found["schedule"]:
         return Declined(file, name, shape, "it was measured with a schedule that it has no longer")
     if any(loop.by_data for e in lower(plan).executors for loop in e.loops):
         return Declined(file, name, shape, "data decides how many tiles there are")
-    return Run(file, name, shape, row["backend"], "default", 1e3 * found["ms"], plan)
+    return Run(file, name, shape, row["ranks"], "default", 1e3 * found["ms"], plan)
 
 
 def _as_recorded(operator: Operator, schedule: str) -> Operator:

@@ -54,8 +54,8 @@ def shapes() -> dict[tuple[str, int, int, int, int], list[tuple[Operator, str, f
     for row in json.loads((RESULTS / "schedules-2.json").read_text())["rows"]:
         operator = placed(row["operator"], row["schedule"])
         if operator is not None and "ms" in row:
-            depth = row["K"] * (row["backend"] if row["operator"] == "gemm_rs" else 1)
-            key = (row["operator"], row["M"], row["N"], depth, row["backend"])
+            depth = row["K"] * (row["ranks"] if row["operator"] == "gemm_rs" else 1)
+            key = (row["operator"], row["M"], row["N"], depth, row["ranks"])
             found.setdefault(key, []).append((operator, row["schedule"], 1e3 * row["ms"]))
     return found
 
