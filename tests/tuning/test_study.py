@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +17,7 @@ import torch
 import tilelink
 from tilelink import TilelinkError, copy_engine, ops, sms
 from tilelink.cost import H200
+from tilelink.explore.views import html_of
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
@@ -245,10 +247,12 @@ def test_without_pandas_the_table_says_what_is_missing(everything: Study, monkey
 
 
 def test_a_plot_shows_every_schedule_that_runs(everything: Study, tmp_path: Path) -> None:
-    figure = everything.plot(tmp_path / "study.png")
-    points, *_ = figure.axes[0].collections
-    assert len(points.get_offsets()) == len(everything.ranked)
-    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
+    drawn = everything.plot(tmp_path / "study.svg").read_text(encoding="utf-8")
+    assert drawn.count("<circle ") == drawn.count("<title>") == len(everything.ranked)
+    assert drawn.count("<polyline ") == 1
+    shown = html_of(everything)
+    assert shown.count("<circle ") == len(everything.ranked)
+    assert str(everything.best.schedule) in unescape(shown)
 
 
 def test_its_record_is_json(everything: Study) -> None:

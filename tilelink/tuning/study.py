@@ -178,27 +178,14 @@ class Study(Shown):
         ]
         return pandas.DataFrame(rows)
 
-    def plot(self, path: Path | str | None = None) -> Any:
-        """A matplotlib `Figure`: time against multiprocessors taken, coloured by memory, the Pareto front as a line.
+    def plot(self, path: Path | str) -> Path:
+        """Draws time against the SMs that copies take, with the Pareto front as a line: what a notebook shows of a study.
 
         Args:
-            path: where to save it, too; PNG, SVG or PDF.
+            path: where to; SVG, or HTML.
         """
-        from matplotlib.figure import Figure  # takes its time
-
-        figure: Any = Figure(figsize=(6.4, 4.0), layout="constrained")
-        axes = figure.subplots()
-        runs, front = self.ranked, sorted(self.pareto, key=lambda t: t.sms)
-        memory = [t.nbytes / 2**20 for t in runs]
-        points = axes.scatter([t.sms for t in runs], [_us(t) for t in runs], c=memory, cmap="viridis", s=24)
-        axes.plot([t.sms for t in front], [_us(t) for t in front], color="tab:red", marker="o", fillstyle="none")
-        figure.colorbar(points, label="memory, MiB")
-        axes.set_xlabel("SMs that copies take")
-        axes.set_ylabel(f"µs ({self.on})")
-        axes.set_title(f"{self.problem.operator}: {len(runs)} schedules")
-        if path is not None:
-            figure.savefig(path)
-        return figure
+        views = importlib.import_module("tilelink.explore.views")  # above all that it draws
+        return views.written(Path(path), self.problem.operator, views.study_svg(self))
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON. A schedule with a function of the user's is text only."""

@@ -11,6 +11,7 @@ from tilelink.explore.report_tables import plan_sheets, study_sheet, totals_shee
 from tilelink.explore.views.interleaving import counterexample_svg
 from tilelink.explore.views.page import diagnostic, document, fragment, sheet_table, written
 from tilelink.explore.views.source import program_view, source_view
+from tilelink.explore.views.studies import study_svg
 from tilelink.explore.views.tiles import tiles_svg
 from tilelink.frontend.program import Program
 from tilelink.ir.kernel import EmittedText, KernelSource
@@ -30,6 +31,7 @@ __all__ = [
     "parts_of",
     "sheet_table",
     "source_view",
+    "study_svg",
     "tiles_svg",
     "written",
 ]
@@ -60,7 +62,7 @@ def parts_of(shown: object) -> Markup:
         case Program():
             return program_view(shown.captured)
         case Study():
-            return sheet_table(study_sheet(shown.problem.operator, shown))
+            return text(study_svg(shown), sheet_table(study_sheet(shown.problem.operator, shown)))
         case Trace():
             return text(Markup(shown.svg()), sheet_table(totals_sheet(shown)))
         case _:
