@@ -91,19 +91,20 @@ def _natural(resource: str) -> tuple[str, int]:
 def _intervals(played: Played, only: int | None = None) -> Iterator[Interval]:
     """Of all ranks, or of one."""
     work = played.work
-    name, by, workers = work.loop.path, work.executor.engine.by, played.who.shape[1]
+    name, by, workers, first = work.loop.path, work.executor.engine.by, played.who.shape[1], work.first
     indices = _indices(work)
     links = [(cost, sent) for cost, sent in work.sent()]
     for rank in range(played.ends.shape[0]):
         if only not in (None, rank) and not links:
             continue
-        for t in range(indices[rank].shape[0]):
-            tile = tuple(int(i) for i in indices[rank][t])
+        ends, lengths, frees = played.ends[rank].tolist(), work.us[rank].tolist(), played.begins[rank].tolist()
+        numbers = played.who[rank].tolist()
+        for t, each in enumerate(indices[rank].tolist()):
+            tile = tuple(each)
             if tile and tile[0] < 0:
                 continue
-            number, end, long = int(played.who[rank, t % workers]), float(played.ends[rank, t]), float(work.us[rank, t])
-            on = {"kernel": f"SM {number + work.first}", "stream": f"{work.executor.name} {number}"}.get(by, "host")
-            free = float(played.begins[rank, t])
+            number, end, long, free = numbers[t % workers], ends[t], lengths[t], frees[t]
+            on = {"kernel": f"SM {number + first}", "stream": f"{work.executor.name} {number}"}.get(by, "host")
             if end - long - free > LEAST and only in (None, rank):
                 yield Interval(rank, on, name, free, end - long, f"wait: {name} {_said(tile)}", tile, "wait")
             moved = sum(float(sent[rank, t].sum()) for _, sent in links)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilelink.explore.model import Interval, Prediction
+from tilelink.explore.model import Prediction
 from tilelink.ir.plan import Plan
 from tilelink.tracing import Trace
 from tilelink.tracing.markup import FAINT, FONT, LINE, Markup, tag, text, words
@@ -24,11 +24,12 @@ CLOSE = 0.01
 def predicted_lanes(plan: Plan, prediction: Prediction, ranks: Iterable[int]) -> tuple[Lane, ...]:
     """What each SM, stream and link of some ranks is predicted to do: links first, then streams."""
     out: list[Lane] = []
-    paths = {s.path for s in plan.steps}
+    kinds: dict[str, Kind] = {s.path: kind_of(plan, s.path) for s in plan.steps}
     for rank in ranks:
         found: dict[str, list[Span]] = {}
         for i in prediction.on(rank):
-            kind = _kind(plan, i) if i.name in paths else "wait" if i.kind == "wait" else "set up"
+            moves = i.kind in ("copy", "transfer") and i.name in kinds
+            kind: Kind = "wait" if i.kind == "wait" else "communicate" if moves else kinds.get(i.name) or "set up"
             detail = f"{i.nbytes / 2**10:.4g} KiB" if i.kind == "transfer" else ", ".join(map(str, i.tile))
             name = i.label if i.kind == "transfer" else i.name
             found.setdefault(i.resource, []).append(Span(i.start_us, i.end_us, kind, name, 0, detail))
@@ -37,12 +38,6 @@ def predicted_lanes(plan: Plan, prediction: Prediction, ranks: Iterable[int]) ->
             lanes, key=lambda lane: (lane.worker is not None, not lane.title.startswith("link"), lane.worker or 0)
         )
     return tuple(out)
-
-
-def _kind(plan: Plan, i: Interval) -> Kind:
-    if i.kind == "wait":
-        return "wait"
-    return "communicate" if i.kind in ("copy", "transfer") else kind_of(plan, i.name)
 
 
 def _lane(rank: int, resource: str, spans: tuple[Span, ...]) -> Lane:
