@@ -14,7 +14,10 @@ import json
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from socket import socket
 from typing import Any
 from urllib.request import urlopen
 
@@ -25,7 +28,6 @@ from tilelink.explore.model import Machine
 from tilelink.explore.serving import serving
 
 ROOT = Path(__file__).parents[1]
-PORT = 9333
 
 
 class Browser:
@@ -64,10 +66,10 @@ class Browser:
         print(path)
 
 
-async def connected() -> Browser:
-    for _ in range(100):
+async def connected(port: int) -> Browser:
+    for _ in range(300):
         try:
-            pages = json.load(urlopen(f"http://127.0.0.1:{PORT}/json"))
+            pages = json.load(urlopen(f"http://127.0.0.1:{port}/json"))
             return Browser(await websocket_connect(pages[0]["webSocketDebuggerUrl"], max_message_size=1 << 28))
         except OSError:
             await asyncio.sleep(0.1)
@@ -79,8 +81,24 @@ TURN = """(() => {{ const s = document.querySelector('input[data-name="{0}"]'); 
     s.dispatchEvent(new Event('input')); }})()"""
 
 
-async def look(address: str, file: Path, out: Path) -> None:
-    page = await connected()
+@contextmanager
+def chromium(profile: Path) -> Iterator[int]:
+    """A headless Chromium, and the port at which it is spoken to."""
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    words += [f"--remote-debugging-port={port}", f"--user-data-dir={profile}", "about:blank"]
+    browser = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield port
+    finally:
+        browser.terminate()
+        browser.wait()
+
+
+async def look(port: int, address: str, file: Path, out: Path) -> None:
+    page = await connected(port)
     await page.call("Page.navigate", url=address)
     print(f"first view: {await page.until(READY):.2f} s")
     await page.picture(out / "live.png")
@@ -119,15 +137,8 @@ def main() -> None:
         file = Path(folder) / "mine.py"
         file.write_text((ROOT / "examples" / "ag_gemm.py").read_text())
         asked = Asked(f"{file}:ag_gemm", (("M", 8192), ("N", 4096), ("K", 4096)), 4, "bf16", Machine.load("8xH200"))
-        chromium = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        chromium += [f"--remote-debugging-port={PORT}", f"--user-data-dir={folder}/profile", "about:blank"]
-        browser = subprocess.Popen(chromium, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            with serving(Watched(asked)) as server:
-                asyncio.run(look(server.address, file, out))
-        finally:
-            browser.terminate()
-            browser.wait()
+        with chromium(Path(folder) / "profile") as port, serving(Watched(asked)) as server:
+            asyncio.run(look(port, server.address, file, out))
 
 
 if __name__ == "__main__":

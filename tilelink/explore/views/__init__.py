@@ -75,4 +75,4 @@ def verdict_view(verdict: Verdict) -> Markup:
     head = tag("p", said, class_=f"verdict {said.split()[0]}")
     wrong = None if verdict.error is None else diagnostic(verdict.error)
     drawn = None if verdict.counterexample is None else counterexample_svg(verdict.counterexample)
-    return text(head, wrong, drawn, *map(sheet_table, verdict_sheets(verdict)))
+    return text(head, wrong, drawn, *(sheet_table(sheet) for sheet in verdict_sheets(verdict) if sheet.rows))
