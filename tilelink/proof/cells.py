@@ -208,6 +208,8 @@ class Cells:
         return np.searchsorted(self.edges[k], inside, side="right") - 1 if numbers is None else numbers[inside]
 
     def _cells(self, k: int, x: Array, shape: tuple[int, ...], row: Array, column: Array) -> Array:
+        if x.size > len(row):
+            return self.cell_of(k, np.broadcast_to(x, shape)[row, column])
         return np.broadcast_to(self.cell_of(k, x), shape)[row, column]
 
 
