@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tilelink import ops
 from tilelink.cost import Machine, predict
 from tilelink.explore.cases import Case
-from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +30,7 @@ OUT = ROOT / "benchmarks" / "results" / "model-unseen.json"
 def predicted(operator: str, sizes: Mapping[str, int], ranks: int, machine: Machine) -> float:
     """Microseconds of a call of an operator as it comes."""
     case = Case(getattr(ops, operator), tuple(sizes.items()), ranks)
-    return predict(lower(case.unproven(Topology(ranks, "peer", "peer", machine.device()))), machine).us
+    return predict(lower(case.unproven(case.topology_on(machine))), machine).us
 
 
 def machine_of(name: str) -> Machine:

@@ -8,7 +8,6 @@ Never knows: how a plan is made, proved or run.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -129,16 +128,18 @@ def plan(
     machine: On = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Print the derived mapping: tiles, orders, owners, channels, credits, the steps of a call, and how long it may take."""
+    from tilelink.cost import Machine
     from tilelink.explore.documents import asked, plan_document
     from tilelink.explore.tables import plan_table
 
     console, case = _console(quiet=as_json), _case(op, shape, rank_count, schedule, dtype)
-    topology = predicting.topology_on(machine, case) if machine is not None else _topology(target, case)
+    on = Machine.load(machine) if machine is not None else None
+    topology = case.topology_on(on) if on is not None else _topology(target, case)
     made = case.compiled(topology).plan if verify else case.unproven(topology)
     _head(console, case)
     console.print(plan_table(made))
-    if machine is not None:
-        predicting.say_estimate(console, made, machine)
+    if on is not None:
+        predicting.say_estimate(console, made, on)
     if picture is not None:
         from tilelink.explore.views import tiles_svg, written
 
@@ -333,12 +334,9 @@ app.command()(searching.bench)
 
 # ------------------------------------------------------------------------------------------------- from text to a case
 def _topology(target: Target, case: Case) -> Topology:
-    from tilelink.ir.topology import Device
+    from tilelink.cost import H200
 
-    if target is Target.simulated:
-        return case.topology
-    device = Device(name="NVIDIA H200", sms=132, capability=90, copy_engines=3)
-    return replace(case.topology, backend="peer", device=device)
+    return case.topology if target is Target.simulated else case.topology_on(H200)
 
 
 # ------------------------------------------------------------------------------------------------- running and reporting

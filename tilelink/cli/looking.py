@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tilelink.cli.terminal import Dtype, Name, RankCount, Schedule, Shape, console_of, first, here, ranks_of, say
+from tilelink.cli.terminal import Dtype, Name, RankCount, Schedule, Shape, case_of, console_of, first, here, say
 
 MachineName = Annotated[str, typer.Option("--machine", help="Whose times are predicted: a name, or FILE.toml.")]
 
@@ -19,17 +19,12 @@ def report(
     out: Annotated[Path, typer.Option(help="The page: one file, for offline.", metavar="FILE.html")] = Path("report.html"),
 ) -> None:  # fmt: skip
     """Write one page: plan, proof, emitted file, predicted timeline; on GPUs under torchrun also what was measured."""
-    from tilelink.explore.cases import Case, names_of, parse_ranks, parse_sizes
     from tilelink.explore.live import Asked, report_page
     from tilelink.explore.model import Machine
-    from tilelink.explore.naming import operator_named
-    from tilelink.explore.placements import parse_placements
     from tilelink.explore.running import trace_case
 
     session, console = here()
-    operator = operator_named(op)
-    sizes, ranks = parse_sizes(shape, names_of(operator)), ranks_of(session, parse_ranks(rank_count))
-    case = Case(operator.schedule(parse_placements(schedule or [])), sizes, ranks, dtype)
+    case = case_of(op, shape, rank_count, schedule, dtype, session)
     trace = None if session is None else trace_case(case, session)
     asked = Asked(op, case.sizes, case.ranks, dtype, Machine.load(machine))
     page, proved = report_page(case, asked, trace)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,18 +25,19 @@ from tilelink.cli.terminal import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilelink.explore.cases import Case
+    from tilelink.cost import Machine
     from tilelink.ir.plan import Plan
-    from tilelink.ir.topology import Topology
 
 
 def estimate(
     op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16", machine: On = "8xH200",
 ) -> None:  # fmt: skip
     """Predict how long a call takes on a machine, what its executors do until then, and how far that is from the bound."""
-    console, case, on = console_of(), case_of(op, shape, rank_count, schedule, dtype), machine or "8xH200"
+    from tilelink.explore.model import Machine
+
+    console, case, on = console_of(), case_of(op, shape, rank_count, schedule, dtype), Machine.load(machine or "8xH200")
     head(console, case)
-    say_estimate(console, case.unproven(topology_on(on, case)), on)
+    say_estimate(console, case.unproven(case.topology_on(on)), on)
 
 
 def calibrate(
@@ -63,21 +63,13 @@ def calibrate(
     say(console, "machine", str(out))
 
 
-def topology_on(machine: str, case: Case) -> Topology:
-    """As many of the machine's GPUs as the case has ranks."""
-    from tilelink.explore.model import Machine
-
-    return replace(case.topology, backend="peer", device=Machine.load(machine).device())
-
-
-def say_estimate(console: Console, plan: Plan, machine: str) -> None:
+def say_estimate(console: Console, plan: Plan, machine: Machine) -> None:
     """What the cost model says of a plan."""
-    from tilelink.explore.model import Machine, bound
+    from tilelink.explore.model import bound
 
-    on = Machine.load(machine)
-    found = bound(plan, on)
-    fitted = sum(source.startswith("fitted") for _, source in on.sources)
-    say(console, "machine", f"{on.name}: {fitted} figures fitted, others said")
+    found = bound(plan, machine)
+    fitted = sum(source.startswith("fitted") for _, source in machine.sources)
+    say(console, "machine", f"{machine.name}: {fitted} figures fitted, others said")
     say(console, "predicted", f"{found.prediction.us:.1f} µs")
     for executor, end in found.prediction.ends.items():
         say(console, executor, f"{found.prediction.begins[executor].min():.1f} to {end.max():.1f} µs")

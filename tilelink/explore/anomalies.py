@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tilelink.cost import H200, Machine, bound
 from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.cases import Case, Ranks
-from tilelink.explore.running import explore_case, topology_of
+from tilelink.explore.running import explore_case
 from tilelink.pipeline.operator import Operator
 from tilelink.tuning.progress import bar
 from tilelink.tuning.search import Limits
@@ -163,7 +163,7 @@ def _drawn(low: int, high: int, chosen: random.Random) -> int:
 
 def _gap(case: Case, machine: Machine) -> Anomaly | None:
     """None where there is no plan for such sizes."""
-    topology = topology_of(case, machine)
+    topology = case.topology_on(machine)
     try:
         _, lowered, _ = case.operator.compiler.proved(case.bound(topology), topology)
     except TilelinkError:

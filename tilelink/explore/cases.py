@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from inspect import signature as parameters_of
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tilelink.cost import Machine
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import sizes_of, trace
 from tilelink.ir import formula as F
@@ -193,6 +194,10 @@ class Case:
     def topology(self) -> Topology:
         """Simulated ranks along the axes."""
         return topology_of(self.ranks)
+
+    def topology_on(self, machine: Machine) -> Topology:
+        """As many GPUs of a machine."""
+        return replace(self.topology, backend="peer", device=machine.device())
 
     @property
     def _along(self) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from tilelink.explore.views import diagnostic, document, parts_of, sheet_table, 
 from tilelink.explore.views.page import folded
 from tilelink.explore.views.predicted import beside_measured
 from tilelink.ir.plan import Plan
-from tilelink.ir.topology import Topology
 from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
 from tilelink.tracing import Trace
@@ -50,10 +49,6 @@ class Asked:
         """The file that it is in; None: it is of `tilelink.ops`."""
         file, colon, _ = self.operator.rpartition(":")
         return Path(file).resolve() if colon else None
-
-    def topology(self, case: Case) -> Topology:
-        """The ranks of a case on GPUs of the machine."""
-        return replace(case.topology, backend="peer", device=self.machine.device())
 
 
 @dataclass(slots=True)
@@ -127,12 +122,12 @@ class Watched:
         if version not in self.plans:
             case = Case(operator, self.asked.sizes, self.asked.ranks, self.asked.dtype)
             self.plans.clear()
-            self.plans[version] = case, case.unproven(self.asked.topology(case))
+            self.plans[version] = case, case.unproven(case.topology_on(self.asked.machine))
         return self.plans[version]
 
     def _shown(self, case: Case, now: Setting, rank: int, pinned: Setting | None) -> Markup:
         case = replace(case, operator=case.operator.with_schedule(now.schedule))
-        topology = self.asked.topology(case)
+        topology = case.topology_on(self.asked.machine)
         try:
             made = case.compiled(topology)
         except TilelinkError:
@@ -150,7 +145,7 @@ def report_page(case: Case, asked: Asked, trace: Trace | None = None) -> tuple[s
     Args:
         trace: of a call on such a machine, to be shown beside the prediction.
     """
-    topology = asked.topology(case)
+    topology = case.topology_on(asked.machine)
     verdict = case.verdict(topology)
     title = f"{case.operator.name}  {case}  on {asked.machine.name}"
     if verdict.error is not None:

@@ -13,7 +13,7 @@ from tilelink.cost import H200, Machine
 from tilelink.explore.cases import Case
 from tilelink.explore.comparison import PRODUCT, against, error_of, simulated_groups
 from tilelink.explore.replay import again
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.topology import Device
 from tilelink.pipeline.tuning import explored, modelled_study
 from tilelink.runtime.launching import along, simulated
 from tilelink.runtime.session import Session, require, using
@@ -132,18 +132,13 @@ def explore_case(
     simulated ranks."""
     limits = limits or Limits("descent" if on == "model" else "model")
     if on == "model":
-        topology = topology_of(case, machine)
+        topology = case.topology_on(machine)
         return modelled_study(case.operator.compiler, case.bound(topology), topology, limits, space, machine)
 
     def rank() -> Study:
         return explored(case.operator.calls, _arguments(case), case.given, on, limits, space)
 
     return _on_ranks(case, session, rank)
-
-
-def topology_of(case: Case, machine: Machine) -> Topology:
-    """The ranks of a case on GPUs of such a machine."""
-    return replace(case.topology, backend="peer", device=machine.device())
 
 
 def _on_ranks(case: Case, session: Session | None, rank: Callable[[], T], **options: Any) -> T:
