@@ -38,7 +38,7 @@ from tilelink import Operator, TilelinkError
 from tilelink.device.clocks import clock
 from tilelink.ops import all_gather, all_reduce, reduce_scatter
 from tilelink.runtime.session import require
-from tilelink.runtime.watcher import STATUS
+from tilelink.runtime.watchdog import STATUS
 
 SECONDS = 5.0
 """The limit of a wait; compilers are through by then, since ranks wait for one another's."""

@@ -16,7 +16,7 @@ from tilelink import copy_engine, sms
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.calls import CHOICES_KEPT
 from tilelink.pipeline.compiled import Compiler
-from tilelink.runtime.lru import Recent
+from tilelink.runtime.cache import Recent
 from tilelink.runtime.session import CALLS_KEPT, require
 from tilelink.runtime.simulated import SimulatedBackend
 

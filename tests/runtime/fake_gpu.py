@@ -24,11 +24,10 @@ from triton.runtime.driver import driver as active
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline import prepared
 from tilelink.runtime import kernels
-from tilelink.runtime.arena import Arenas
+from tilelink.runtime.memory import Arenas
 from tilelink.runtime.peer import GpuBackend, SymmetricBlock, driver, packing
 from tilelink.runtime.peer.streams import CudaStream, Launcher
-from tilelink.runtime.watchdog import Guard
-from tilelink.runtime.watcher import StoreWatcher, this_process
+from tilelink.runtime.watchdog import Guard, StoreWatcher, this_process
 
 CPU = torch.device("cpu")
 MAIN = 7

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from tilelink.device import watch
-from tilelink.runtime.watchdog import Entry, Finding, Guard
-from tilelink.runtime.watcher import StoreWatcher
+from tilelink.runtime.watchdog import Entry, Finding, Guard, StoreWatcher
 
 
 class StandIn:

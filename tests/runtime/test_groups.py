@@ -15,7 +15,7 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
-from tilelink.runtime.nvshmem.heap import Gap, Pool, PoolHeap, RemoteRanges, first_fit
+from tilelink.runtime.nvshmem.backend import Gap, Pool, PoolHeap, RemoteRanges, first_fit
 from tilelink.runtime.peer import SymmetricBlock
 
 HERE = Path(__file__).parent

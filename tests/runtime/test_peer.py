@@ -15,11 +15,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
-from tilelink.runtime.arena import Arenas
 from tilelink.runtime.backend import Descriptor, Stream
+from tilelink.runtime.memory import Arenas
 from tilelink.runtime.nvshmem import library
-from tilelink.runtime.nvshmem.backend import NvshmemStream
-from tilelink.runtime.nvshmem.heap import RemoteRanges
+from tilelink.runtime.nvshmem.backend import NvshmemStream, RemoteRanges
 from tilelink.runtime.peer import Arena, CudaStream, PeerBackend, SymmetricBlock, driver, reach
 from tilelink.runtime.peer.streams import Launcher
 

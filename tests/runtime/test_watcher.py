@@ -16,7 +16,7 @@ import torch.distributed as dist
 from tests.runtime.guards import Bench, reporting
 from tilelink.device.watch import STOP
 from tilelink.errors import TilelinkError
-from tilelink.runtime.watcher import STATUS, Process, ended, this_process
+from tilelink.runtime.watchdog import STATUS, Process, ended, this_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,8 +154,8 @@ RANK = """
     import torch.distributed as dist
     from tests.runtime.guards import StandIn
     from tilelink.runtime.watchdog import Guard
-    from tilelink.runtime.watcher import this_process
-    from tilelink.runtime.watcher import StoreWatcher
+    from tilelink.runtime.watchdog import this_process
+    from tilelink.runtime.watchdog import StoreWatcher
 
     rank, port = int(sys.argv[1]), int(sys.argv[2])
     store = dist.TCPStore("127.0.0.1", port, is_master=False)

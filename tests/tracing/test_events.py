@@ -10,7 +10,7 @@ import torch
 
 from tilelink.ir.host import Launch
 from tilelink.ir.kernel import KernelSource, TraceLayout, TraceRole, TraceSite
-from tilelink.runtime.tracing import CallEvents, KernelEvents
+from tilelink.runtime.call import CallEvents, KernelEvents
 from tilelink.tracing import Lane, lanes_of_events
 
 WAIT = (TraceSite(2, "wait", "reduce", None),)

@@ -32,8 +32,8 @@ from tilelink.pipeline.compiled import Compiler
 from tilelink.pipeline.prepared import Prepared, bind_here, stated, workspace
 from tilelink.runtime.aliasing import Written
 from tilelink.runtime.backend import Backend
+from tilelink.runtime.cache import Recent
 from tilelink.runtime.launching import check_ranks, listed, say_alone, say_simulated, simulated, spread
-from tilelink.runtime.lru import Recent
 from tilelink.runtime.refusals import compare_calls
 from tilelink.runtime.session import Session, current, require
 

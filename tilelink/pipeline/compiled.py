@@ -26,7 +26,7 @@ from tilelink.mapping.judge import judge, judged
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound, axes_of
 from tilelink.pipeline.library_calls import instead
-from tilelink.runtime.lru import Recent
+from tilelink.runtime.cache import Recent
 
 if TYPE_CHECKING:
     from tilelink.runtime.call import Loaded

@@ -20,9 +20,9 @@ from tilelink.pipeline.library_calls import refused
 from tilelink.pipeline.reports import describe
 from tilelink.runtime.aliasing import Written
 from tilelink.runtime.backend import Call
+from tilelink.runtime.cache import Recent
 from tilelink.runtime.call import Slot, prepare, results_on
 from tilelink.runtime.launching import say_no_gradients
-from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import Workspace, regions, union
 from tilelink.runtime.refusals import Stated
 from tilelink.runtime.session import Session

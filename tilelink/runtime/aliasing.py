@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Move, Store, walk
-from tilelink.runtime.lru import Recent
+from tilelink.runtime.cache import Recent
 from tilelink.runtime.memory import extent
 
 APART_KEPT = 1024

@@ -22,13 +22,12 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.host import MAIN
 from tilelink.ir.options import KernelOptions
 from tilelink.ir.topology import Topology
-from tilelink.runtime.arena import Arena, Arenas, SymmetricBlock
 from tilelink.runtime.grid import Grid, laid_out
+from tilelink.runtime.memory import Arena, Arenas, SymmetricBlock
 from tilelink.runtime.refusals import no_kernels, one_size
 
 if TYPE_CHECKING:
-    from tilelink.runtime.watchdog import Guard
-    from tilelink.runtime.watcher import StoreWatcher
+    from tilelink.runtime.watchdog import Guard, StoreWatcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Files that the project keeps between processes and believes when it reads them back: kernels, tuned schedules.
+"""What is kept: files between processes, believed when they are read back, and in memory what was used last.
 
-They lie in directories of this user that nobody else can write. A file is written as a whole, and read only where it is a
-plain file of this user that nobody else can write.
+The files are kernels and tuned schedules. They lie in directories of this user that nobody else can write. A file is written as
+a whole, and read only where it is a plain file of this user that nobody else can write.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import errno
 import os
 import stat
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import platformdirs
 from filelock import FileLock
@@ -153,3 +155,38 @@ def _foreign(directory: Path, what: str) -> TilelinkError:
         why="what lies there is run, or says what is",
         hint="remove it, or set TILELINK_CACHE to a directory of your own",
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What was used last is kept in memory, which stays bounded although every call may have other sizes.
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Values by key, the `most` that were asked for or set last.
+
+    Looking one up costs a tenth of a microsecond, which is why it is not one of the caches that also lock and count.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._kept: OrderedDict[object, T] = OrderedDict()
+
+    def get(self, key: object) -> T | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def __setitem__(self, key: object, value: T) -> None:
+        self._kept[key] = value
+        self._kept.move_to_end(key)
+        if len(self._kept) > self.most:
+            self._kept.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def clear(self) -> None:
+        self._kept.clear()

@@ -17,8 +17,8 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
+from tilelink.runtime.cache import Recent
 from tilelink.runtime.grid import Grid, parsed
-from tilelink.runtime.lru import Recent
 from tilelink.runtime.memory import Region, Workspace
 from tilelink.runtime.refusals import compare_memory
 from tilelink.runtime.watchdog import Vigil
@@ -257,7 +257,7 @@ def _process_session() -> Session:
     """The session of a process started by torchrun (or alone, on one GPU)."""
     name = environment.backend() or ("peer" if torch.cuda.is_available() else "gloo")
     if name == "gloo":
-        from tilelink.runtime.gloo import GlooBackend
+        from tilelink.runtime.processes import GlooBackend
 
         return Session(GlooBackend.from_environment(), environment.watchdog(), environment.debug())
     if name == "nvshmem":

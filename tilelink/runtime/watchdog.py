@@ -2,20 +2,225 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tilelink.device import watch as device
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.kernel import Checks
 from tilelink.runtime.backend import Backend
-from tilelink.runtime.lru import Recent
+from tilelink.runtime.cache import Recent
 from tilelink.runtime.refusals import Stated, compare_meetings, compare_stated, reported
-from tilelink.runtime.watcher import StoreWatcher
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which processes of this host are alive.
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as other processes of its host know it: `space` is what process numbers count in, `started` tells it
+    from a later one with the same number."""
+
+    space: str
+    pid: int
+    started: str
+
+
+def this_process() -> Process:
+    pid = os.getpid()
+    return Process(_space(), pid, _state(pid)[1])
+
+
+def ended(process: Process) -> bool | None:
+    """Whether a process has ended, waited for by its parent or not; None if it cannot be seen from here."""
+    if process.space != _space() or not process.started:
+        return None
+    state, started = _state(process.pid)
+    return state in ("", "Z", "X") or started != process.started
+
+
+def _space() -> str:
+    """The namespace of process numbers; two hosts hardly ever share one's number and a process's start."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """State and start of a process, by /proc; empty if there is none, or no /proc."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "", ""
+    # The name before it is in parentheses, and may hold any.
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], fields[19]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A thread beside a rank's program. Kernels are ended by the guard's stop flag, streams that wait for a doorbell by ringing it.
+# The program gets the error from the next call of an operator. If it makes none, because it waits for a rank that will never
+# come, the process ends with `STATUS` as soon as the time limit has passed once more.
+
+STATUS = 70
+"""Exit status of a process that its watcher has ended."""
+
+
+class StoreWatcher:
+    """Tells the other ranks what a guard reports, hears what they report, sees when one of them has ended, and ends this process
+    when its program does not take the error.
+
+    Args:
+        guard: this rank's.
+        ranks: how many there are.
+        peers: the processes of the other ranks that can be seen from here.
+        board: where ranks leave word; None if there is no other rank.
+        release: lets go on what waits for something else than a kernel; called again and again.
+        leave: ends the process.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        ranks: int,
+        peers: Mapping[int, Process],
+        board: dist.Store | None,  # pyright: ignore[reportPrivateImportUsage]
+        release: Callable[[], None],
+        leave: Callable[[int], None] = os._exit,
+    ) -> None:
+        assert guard.seconds is not None
+        self._guard = guard
+        self._ranks = ranks
+        self.peers = dict(peers)
+        self.board = board
+        self._release = release
+        self._leave = leave
+        self.patience = max(guard.seconds, 1.0)
+        self._period = min(0.2, guard.seconds / 4)
+        self._told = self._dead = False
+        self._deadline = 0.0
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="tilelink-watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        atexit.register(self.close)
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+        atexit.unregister(self.close)
+
+    def close(self) -> None:
+        """The process ends: say that this rank leaves by itself; with a status, if an error was not heard by then."""
+        self.stop()
+        if self._guard.failed and (self._dead or not self._guard.taken):
+            self._end()
+        self._tell("left", "")
+
+    def reset(self) -> None:
+        """All ranks start afresh, and have come to this point before any guard is reset."""
+        with self._lock:
+            self._ask(lambda board: board.delete_key(self._key("failed", self._guard.rank)))
+
+    # --------------------------------------------------------------------------------------------------------- the thread
+    def _run(self) -> None:
+        while not self._over.wait(self._period):
+            self.look()
+
+    def look(self) -> None:
+        """Once: hear, see, tell, and end the process if it is time."""
+        with self._lock:
+            self._see()
+            if not self._guard.failed:
+                self._told = False
+                self._hear()
+            if self._guard.failed:
+                self._act(self._guard)
+
+    def _act(self, guard: Guard) -> None:
+        if not self._told:
+            self._deadline = time.monotonic() + self.patience
+            if not guard.reported:
+                time.sleep(self._period)  # its own kernels may have something to say
+            self._say()
+        if self._dead or not guard.taken:
+            # What is enqueued already runs to its end, however much of it there is.
+            self._release()
+            if time.monotonic() > self._deadline:
+                self._end()
+
+    def _hear(self) -> None:
+        for rank in range(self._ranks):
+            if rank != self._guard.rank and self._ask(lambda board, r=rank: board.check([self._key("failed", r)])):
+                text = self._ask(lambda board, r=rank: board.get(self._key("failed", r)))
+                if isinstance(text, bytes):
+                    self._guard.stop(reported(rank, text.decode()))
+                return
+
+    def _see(self) -> None:
+        for rank, process in list(self.peers.items()):
+            if not ended(process):
+                continue
+            del self.peers[rank]
+            left = self._ask(lambda board, r=rank: board.check([self._key("left", r)]))
+            error = TilelinkError(
+                "TL472",
+                f"rank {rank} (process {process.pid}) has ended" + ("" if left is True else " without a word"),
+                why="nobody can finish a call with a rank that is gone",
+                hint="see why it ended: its output, the kernel's log (out of memory), the scheduler's log",
+            )
+            if left is False:
+                self._dead = True
+                self._guard.stop(error)
+            else:
+                # It may be through with its program, as others will be: no reason to end what goes on without it.
+                self._guard.miss(error)
+
+    def _say(self) -> None:
+        self._told = True
+        error = self._guard.error()
+        assert error is not None
+        print(f"\n{error}", file=sys.stderr, flush=True)
+        self._tell("failed", error.message)
+
+    def _end(self) -> None:
+        if not self._told:
+            self._say()
+        why = "another rank is gone" if self._dead else "its program has not taken the error"
+        print(f"tilelink: rank {self._guard.rank} ends with status {STATUS}: {why}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        self._leave(STATUS)
+
+    # ----------------------------------------------------------------------------------------------------------- the board
+    def _key(self, what: str, rank: int) -> str:
+        return f"tilelink/watchdog/{what}/{rank}"
+
+    def _tell(self, what: str, text: str) -> None:
+        self._ask(lambda board: board.set(self._key(what, self._guard.rank), text))
+
+    def _ask(self, question: Callable[[Any], object]) -> object:
+        """The answer; None when there is no board any more: whoever kept it has ended."""
+        if self.board is None:
+            return None
+        try:
+            return question(self.board)
+        except (dist.DistError, RuntimeError):
+            self.board = None
+            return None
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A rank's guard: where its kernels report waits that took too long and conditions that do not hold.
@@ -78,7 +283,8 @@ class Guard:
         self._watched = 0
         self._outside: TilelinkError | None = None
         self._missing: TilelinkError | None = None
-        self._taken = False
+        self.taken = False
+        """Whether the error has been raised."""
         self.memory = backend.shared_words(device.WORDS, on_host=True)
         self._guard = backend.shared_words(device.GUARD, on_host=False)
         # The host polls: numpy reads a flag ten times as fast as torch.
@@ -112,15 +318,9 @@ class Guard:
         """Whether anything is wrong, raised already or not."""
         return self.reported or self._outside is not None
 
-    @property
-    def taken(self) -> bool:
-        """Whether the error has been raised."""
-        return self._taken
-
     def entries(self) -> list[Entry]:
         """All reports, the first of them first."""
-        first, length = device.FIRST.value, device.LENGTH.value
-        rows = self._seen[first:].reshape(-1, length).tolist()
+        rows = self._seen[_FIRST:].reshape(-1, device.LENGTH.value).tolist()
         kinds = {device.LATE.value: "late", device.FALSE.value: "false"}
         return [Entry(kinds[row[0]], *row[1:8], seconds=row[8] / 1e9) for row in rows if row[0] in kinds]
 
@@ -130,8 +330,9 @@ class Guard:
         if not entries:
             return self._outside
         findings = [(self._describe.get(e.source) or _forgotten)(e) for e in entries]
-        make = _false if entries[0].kind == "false" else _late
-        return make(self.rank, entries, findings, self._outside)
+        if entries[0].kind == "false":
+            return _false(self.rank, findings)
+        return _late(self.rank, entries[0].seconds, findings, self._outside)
 
     def check(self) -> None:
         """Raise what has been found, once.
@@ -140,10 +341,10 @@ class Guard:
             TilelinkError: TL470 a wait took too long, here or (TL471) on another rank, TL472 a rank has ended, TL473 a
                 condition does not hold.
         """
-        if self.failed and not self._taken:
+        if self.failed and not self.taken:
             with self._lock:
                 error = self.error()
-                self._taken = True
+                self.taken = True
             assert error is not None
             raise error
 
@@ -167,7 +368,7 @@ class Guard:
         """Start afresh; no kernel of this rank is running."""
         with self._lock:
             self.memory.zero_()
-            self._outside, self._taken = None, False
+            self._outside, self.taken = None, False
             self._prepare()
 
     def _prepare(self) -> None:
@@ -181,7 +382,7 @@ def _forgotten(entry: Entry) -> Finding:
     return Finding(f"worker {entry.worker}: seen {entry.seen}, expected {entry.expected}", "a call of long ago", None)
 
 
-def _late(rank: int, entries: list[Entry], findings: list[Finding], outside: TilelinkError | None) -> TilelinkError:
+def _late(rank: int, seconds: float, findings: list[Finding], outside: TilelinkError | None) -> TilelinkError:
     # What waits for another rank says more than what waits for that.
     ordered = sorted(dict.fromkeys(findings), key=lambda f: set(f.silent) <= {rank})
     first, silent = ordered[0], sorted({r for f in findings for r in f.silent if r != rank} or {rank})
@@ -190,16 +391,17 @@ def _late(rank: int, entries: list[Entry], findings: list[Finding], outside: Til
         notes.append(Note(outside.message, outside.loc))
     return TilelinkError(
         "TL470",
-        f"rank {rank} gave up waiting in `{first.step}` after {entries[0].seconds:.1f} s: {first.text}",
+        f"rank {rank} gave up waiting in `{first.step}` after {seconds:.1f} s: {first.text}",
         loc=first.loc,
-        why=f"{_ranks(silent)} has not signalled" if len(silent) == 1 else f"{_ranks(silent)} have not signalled",
+        why=f"rank {silent[0]} has not signalled"
+        if len(silent) == 1
+        else f"ranks {', '.join(map(str, silent))} have not signalled",
         hint="look at what those ranks do (their reports, a rank that makes other calls); results of this call are void",
         notes=tuple(notes[1:]),
     )
 
 
-def _false(rank: int, entries: list[Entry], findings: list[Finding], outside: TilelinkError | None) -> TilelinkError:
-    del entries, outside
+def _false(rank: int, findings: list[Finding]) -> TilelinkError:
     first = findings[0]
     return TilelinkError(
         "TL473",
@@ -211,14 +413,10 @@ def _false(rank: int, entries: list[Entry], findings: list[Finding], outside: Ti
     )
 
 
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What a session does about hangs and, in debug mode, about calls that do not fit together: before and after each call.
 #
-# Off, it does nothing. `runtime.watcher` says what happens while calls run.
+# Off, it does nothing. What happens while calls run, a `StoreWatcher` says.
 
 _AFRESH = "starts afresh"
 _CALLS = "calls an operator"
@@ -264,7 +462,6 @@ class Vigil:
         return Checks(self.watchdog is not None, self.debug)
 
     def stop(self) -> None:
-        """Watch no longer."""
         if self._watcher is not None:
             self._watcher.stop()
 
@@ -339,11 +536,7 @@ class Vigil:
         self.guard.check()
 
     def check(self) -> None:
-        """Raise what has been found by now.
-
-        Raises:
-            TilelinkError: those of `Guard.check`.
-        """
+        """Raise what has been found by now: what `Guard.check` does."""
         if self.guard is not None:
             self.guard.check()
 
@@ -359,8 +552,8 @@ class Vigil:
         """
         said = self._backend.agree((what, value))
         does = [_does(each) for each in said]
-        failed = next((rank for rank, each in enumerate(does) if each == _AFRESH), None)
-        if self.guard is not None and failed is not None:
+        if self.guard is not None and _AFRESH in does:
+            failed = does.index(_AFRESH)
             self.guard.stop(reported(failed, said[failed][1]))
             self.guard.check()
         compare_meetings(does)

@@ -11,7 +11,7 @@ from tilelink.ir.host import Launch
 from tilelink.ir.kernel import KernelSource, TraceLayout, TraceRole, TraceSite
 from tilelink.ir.plan import Plan
 from tilelink.runtime.backend import Backend
-from tilelink.runtime.tracing import CallEvents, KernelEvents
+from tilelink.runtime.call import CallEvents, KernelEvents
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of
 
 _KINDS: dict[str, Kind] = {"wait": "wait", "copy": "communicate", "compute": "compute"}

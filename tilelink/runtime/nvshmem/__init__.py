@@ -5,7 +5,6 @@ Takes: a `torch.distributed` process group, one process per GPU. Gives: `Nvshmem
 Never knows: tiles, channels, plans.
 """
 
-from tilelink.runtime.nvshmem.backend import NvshmemBackend
-from tilelink.runtime.nvshmem.heap import NvshmemHeap, nvshmem_heap
+from tilelink.runtime.nvshmem.backend import NvshmemBackend, NvshmemHeap, nvshmem_heap
 
 __all__ = ["NvshmemBackend", "NvshmemHeap", "nvshmem_heap"]

@@ -1,9 +1,13 @@
-"""The `nvshmem` backend, and CUDA streams whose copies also cross the network."""
+"""The `nvshmem` backend: its heaps, of all ranks and of some of them, and streams whose copies cross the network."""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -12,9 +16,228 @@ from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Call, Copy, Step, Work, ends_of, plain_step
 from tilelink.runtime.nvshmem import library
-from tilelink.runtime.nvshmem.heap import Pool, PoolHeap, RemoteRanges, nvshmem_heap
-from tilelink.runtime.peer.backend import GpuBackend
+from tilelink.runtime.peer import driver
+from tilelink.runtime.peer.backend import GpuBackend, SymmetricBlock
 from tilelink.runtime.peer.streams import CudaStream, Launcher, Piece, pieces
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stand-ins for memory that no pointer of this GPU reaches.
+#
+# Streams copy between tensors, and a tensor has an address. So the instance of a rank across the network gets a range of
+# addresses with nothing behind it: its tensors can be sliced and viewed like all others, and a copy looks the address up.
+
+_GRANULE = 2 * 1024 * 1024
+"""Address ranges are reserved in multiples of so many bytes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """Addresses `first` to before `last` stand for the memory of `pe` that is symmetric to `local` here."""
+
+    first: int
+    last: int
+    pe: int
+    local: int
+
+
+class RemoteRanges:
+    """All stand-ins of this process."""
+
+    def __init__(self) -> None:
+        self._ranges: list[Range] = []
+
+    def add(self, pe: int, local: int, nbytes: int, device: torch.device) -> torch.Tensor:
+        """A uint8 tensor that stands for `nbytes` bytes of `pe`, symmetric to the address `local`.
+
+        To be passed to streams only: a kernel or an operator of torch that touches it faults.
+        """
+        first = driver.reserve_addresses(_rounded(nbytes))
+        bisect.insort(self._ranges, Range(first, first + nbytes, pe, local))
+        storage = torch._C._construct_storage_from_data_pointer(first, device, nbytes)
+        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)  # pyright: ignore[reportArgumentType]
+
+    def find(self, address: int) -> tuple[int, int] | None:
+        """(PE, symmetric local address) of what `address` stands for; None if it is an ordinary address."""
+        at = bisect.bisect_right(self._ranges, address, key=lambda entry: entry.first) - 1
+        if at < 0 or address >= self._ranges[at].last:
+            return None
+        return self._ranges[at].pe, self._ranges[at].local + address - self._ranges[at].first
+
+    def remove(self, local: int) -> None:
+        """Give back all stand-ins of the block that begins at `local`."""
+        for entry in [entry for entry in self._ranges if entry.local == local]:
+            self._ranges.remove(entry)
+            driver.release_addresses(entry.first, _rounded(entry.last - entry.first))
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _GRANULE) * _GRANULE
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Symmetric memory for some of the ranks only.
+#
+# NVSHMEM's own allocation is collective over all PEs. So all of them set one block aside, and a group takes pieces of it
+# that are free on each of its members; other groups may use the same addresses on other PEs at the same time.
+
+Gap = tuple[int, int]
+"""First byte, and the byte after the last."""
+_ALIGN = 512
+
+
+class Pool:
+    """One block on every PE, and which of its bytes are free on this one."""
+
+    def __init__(self, block: SymmetricBlock) -> None:
+        self.block = block
+        self.gaps: list[Gap] = [(0, block.local.numel())]
+
+    def take(self, first: int, last: int) -> None:
+        """Bytes `first` to before `last`, which lie in one gap, are in use from now on."""
+        low, high = next(g for g in self.gaps if g[0] <= first and last <= g[1])
+        self.gaps.remove((low, high))
+        self.gaps = sorted([*self.gaps, *(g for g in ((low, first), (last, high)) if g[0] < g[1])])
+
+    def give(self, first: int, last: int) -> None:
+        """They are free again."""
+        joined: list[Gap] = []
+        for low, high in sorted([*self.gaps, (first, last)]):
+            if joined and joined[-1][1] == low:
+                joined[-1] = (joined[-1][0], high)
+            else:
+                joined.append((low, high))
+        self.gaps = joined
+
+
+def first_fit(gaps: Sequence[Sequence[Gap]], nbytes: int) -> int | None:
+    """The lowest place where `nbytes` bytes are free for everybody; `gaps` are those of each member, sorted."""
+    starts = sorted({low for each in gaps for low, _ in each})
+    return next((s for s in starts if all(_free(each, s, s + nbytes) for each in gaps)), None)
+
+
+def _free(gaps: Sequence[Gap], first: int, last: int) -> bool:
+    return any(low <= first and last <= high for low, high in gaps)
+
+
+class PoolHeap:
+    """The heap of one group.
+
+    Args:
+        members: its PEs.
+        agree: every member's value, by rank; collective over the group.
+    """
+
+    def __init__(
+        self, pool: Pool, members: Sequence[int], agree: Callable[[Any], list[Any]], remote: RemoteRanges
+    ) -> None:
+        self.remote = remote
+        self._pool = pool
+        self._members = members
+        self._agree = agree
+
+    def allocate(self, nbytes: int) -> SymmetricBlock:
+        """Collective over the group.
+
+        Raises:
+            TilelinkError: TL446, no piece of this size is free on all members.
+        """
+        size = -(-nbytes // _ALIGN) * _ALIGN
+        first = first_fit(self._agree(self._pool.gaps), size)
+        if first is None:
+            raise TilelinkError(
+                "TL446",
+                f"the memory of sub-groups has no {nbytes} bytes that are free on PEs {', '.join(map(str, self._members))}",
+                why="NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them",
+                hint="set TILELINK_GROUP_HEAP to more bytes, or close operators that are not used",
+            )
+        self._pool.take(first, first + size)
+        whole = self._pool.block
+        instances = {pe: whole.peers[pe][first : first + nbytes] for pe in self._members}
+        bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in self._members)
+        local = whole.local[first : first + nbytes]
+        return SymmetricBlock(local, tuple(instances.values()), bases, partial(self._pool.give, first, first + size))
+
+    def reached(self) -> tuple[bool, ...]:
+        """For each member, whether pointers of this GPU reach it."""
+        return tuple(self._pool.block.bases[pe] != 0 for pe in self._members)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NVSHMEM's symmetric heap, through nvshmem4py.
+
+
+def nvshmem_heap(backend: GpuBackend, *, by_pointer: bool = True) -> NvshmemHeap:
+    """Collective: NVSHMEM's heap for the ranks of `backend`, NVSHMEM being started if need be.
+
+    As `PeerBackend(heap=nvshmem_heap)`, the peer backend runs on NVSHMEM's memory.
+
+    Raises:
+        TilelinkError: TL440, TL442 NVSHMEM is missing, or in use by another group.
+    """
+    library.start(backend.rank, backend.ranks, backend.device, backend.agree)
+    return NvshmemHeap(backend.rank, backend.ranks, backend.device, by_pointer=by_pointer)
+
+
+class NvshmemHeap:
+    """Symmetric memory by `nvshmem_malloc`; NVSHMEM must have been started.
+
+    Args:
+        rank, ranks: this PE and how many there are.
+        device: this PE's GPU.
+        by_pointer: whether peers are addressed by pointers where they can be, or all by the network calls.
+    """
+
+    def __init__(self, rank: int, ranks: int, device: torch.device, *, by_pointer: bool = True) -> None:
+        self.remote = RemoteRanges()
+        self._rank = rank
+        self._ranks = ranks
+        self._device = device
+        self._by_pointer = by_pointer
+
+    def allocate(self, nbytes: int) -> SymmetricBlock:
+        """Collective.
+
+        Raises:
+            TilelinkError: TL444, NVSHMEM has no memory left.
+        """
+        nvshmem = library.core()
+        try:
+            local = nvshmem.tensor((nbytes,), dtype=torch.uint8, except_on_del=False)
+        except (nvshmem.NvshmemError, nvshmem.NvshmemInvalid) as error:
+            raise TilelinkError(
+                "TL444",
+                f"NVSHMEM gives no {nbytes} bytes: {error}",
+                why="the symmetric heap is limited by the free memory of the fullest GPU",
+                hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
+            ) from error
+        bases = tuple(self._base(local, pe) for pe in range(self._ranks))
+        peers = tuple(self._peer(local, pe, base) for pe, base in enumerate(bases))
+        return SymmetricBlock(local, peers, bases, partial(self._free, local))
+
+    def reached(self) -> tuple[bool, ...]:
+        """Collective: for each PE, whether pointers of this GPU reach its heap."""
+        block = self.allocate(16)
+        found = tuple(base != 0 for base in block.bases)
+        block.release()
+        return found
+
+    def _base(self, local: torch.Tensor, pe: int) -> int:
+        if pe == self._rank:
+            return local.data_ptr()
+        return library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
+
+    def _peer(self, local: torch.Tensor, pe: int, base: int) -> torch.Tensor:
+        # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
+        if pe == self._rank:
+            return local
+        if base:
+            return library.core().get_peer_tensor(local, pe)
+        return self.remote.add(pe, local.data_ptr(), local.numel(), self._device)
+
+    def _free(self, local: torch.Tensor) -> None:
+        self.remote.remove(local.data_ptr())
+        library.core().free_tensor(local)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # CUDA streams whose copies also cross the network.

@@ -5,9 +5,8 @@ that the `nvshmem` backend shares. Knows: torch, triton, the CUDA driver, symmet
 Never knows: tiles, channels, plans.
 """
 
-from tilelink.runtime.arena import Arena
-from tilelink.runtime.peer.backend import GpuBackend, PeerBackend
-from tilelink.runtime.peer.heap import Heap, SymmetricBlock, TorchHeap
+from tilelink.runtime.memory import Arena
+from tilelink.runtime.peer.backend import GpuBackend, Heap, PeerBackend, SymmetricBlock, TorchHeap
 from tilelink.runtime.peer.streams import CudaStream
 
 __all__ = ["Arena", "CudaStream", "GpuBackend", "Heap", "PeerBackend", "SymmetricBlock", "TorchHeap"]

@@ -9,8 +9,7 @@ Never knows: how a kernel came about: tiles, schedules, plans.
 from tilelink.runtime.simulated.backend import SimulatedBackend, simulate
 from tilelink.runtime.simulated.machine import Observer, Record, Recorder
 from tilelink.runtime.simulated.races import Access, Race, RaceDetector, RaceError
-from tilelink.runtime.simulated.scheduler import Policy, Searched, search
-from tilelink.runtime.simulated.standstill import StandstillError
+from tilelink.runtime.simulated.scheduler import Policy, Searched, StandstillError, search
 
 __all__ = [
     "Access",

@@ -15,16 +15,15 @@ import torch
 from tilelink import cost
 from tilelink.errors import TilelinkError, with_article
 from tilelink.ir.topology import Device, Topology
-from tilelink.runtime.arena import Arenas, SymmetricBlock
 from tilelink.runtime.backend import Backend, Call, Step, Work, plain_step
 from tilelink.runtime.grid import suffix
+from tilelink.runtime.memory import Arenas, SymmetricBlock
 from tilelink.runtime.refusals import no_such_group, not_in_group
 from tilelink.runtime.simulated.agents import Agent, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
 from tilelink.runtime.simulated.memory import Region, StoreBuffer
-from tilelink.runtime.simulated.scheduler import Blame, Policy, Scheduler, Standstill, Turns
-from tilelink.runtime.simulated.standstill import report
+from tilelink.runtime.simulated.scheduler import Blame, Policy, Scheduler, Standstill, Turns, report
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
 
 # ---------------------------------------------------------------------------------------------------------------------
