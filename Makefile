@@ -58,7 +58,7 @@ gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their c
 	$(TORCHRUN) -m tilelink.cli bench $(OPS) --out benchmarks/results
 
 bench-compiler: $(VENV)/.dev ## what planning, verifying, emitting and simulating cost; no GPU needed
-	PYTHONPATH=. OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/compile_time.py --out benchmarks/results/compiler.json
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/compile_time.py --out benchmarks/results/compiler-cpu.json
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.verify_time
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.start_time
 

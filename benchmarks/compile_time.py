@@ -1,6 +1,6 @@
 """What the compiler half costs: planning, verifying, emitting, a first call, and simulating. No GPU.
 
-python benchmarks/compile_time.py --out benchmarks/results/compiler.json    (make bench-compiler)
+python benchmarks/compile_time.py --out benchmarks/results/compiler-cpu.json    (make bench-compiler)
 
 Everything is measured on one core, in seconds of its time, so that other work on the machine counts for little; the
 best of several rounds, each from nothing. It ends with 1 if something exceeds its limit.

@@ -6,8 +6,8 @@ recorded before those were deleted):
 - which form a call takes (`forms`): of all rows of `results/sweep-*.json` and `results/bench-*.json`, how much slower the form
   that is chosen was than the faster one;
 - which tile a matmul gets (`tiles`), for the same rows;
-- how the schedules of a search are ranked (`ranking`): of `results/schedules-2.json`, by shape, Spearman's correlation of the
-  estimates with the times, and how much slower the schedule that is estimated to be the fastest was than the fastest.
+- how the schedules of a search are ranked (`ranking`): of `results/schedules-h200-2.json`, by shape, Spearman's correlation of
+  the estimates with the times, and how much slower the schedule that is estimated to be the fastest was than the fastest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tilelink.mapping.lower import lower
 from tilelink.pipeline.choosing import estimated, inestimable
 
 RESULTS = Path(__file__).parent / "results"
-OUT = RESULTS / "cost-agreement.json"
+OUT = RESULTS / "cost-agreement-h200.json"
 H200 = Device("NVIDIA H200", 132, capability=90)
 
 
@@ -54,7 +54,7 @@ def planned(operator: Operator, sizes: dict[str, int], ranks: int) -> Plan:
 
 
 def measured_rows() -> Iterator[tuple[str, dict[str, Any], Operator]]:
-    for path in sorted([*RESULTS.glob("sweep-*.json"), *RESULTS.glob("bench-*.json")]):
+    for path in sorted([*RESULTS.glob("sweep-*-h200-*.json"), *RESULTS.glob("bench-*-h200-*.json")]):
         for row in json.loads(path.read_text())["rows"]:
             operator = getattr(ops, row["operator"], None)
             if operator is not None and {*names_of(operator)} <= {*row["sizes"]}:
@@ -91,7 +91,7 @@ def times(row: dict[str, Any]) -> tuple[float | None, float | None]:
 
 # ------------------------------------------------------------------------------------------------------------- rankings
 def placed(operator: str, said: str) -> Operator | None:
-    """The operator with a schedule as `schedules-2.json` names it; None: it is none of ours."""
+    """The operator with a schedule as `schedules-h200-2.json` names it; None: it is none of ours."""
     parts = said.split(" | ")
     if len(parts) == 1:
         return None
@@ -118,7 +118,7 @@ def placed(operator: str, said: str) -> Operator | None:
 
 def ranked(model: Model) -> Iterator[dict[str, Any]]:
     found: dict[tuple[Any, ...], list[tuple[str, float, float]]] = {}
-    for row in json.loads((RESULTS / "schedules-2.json").read_text())["rows"]:
+    for row in json.loads((RESULTS / "schedules-h200-2.json").read_text())["rows"]:
         operator = placed(row["operator"], row["schedule"])
         if operator is None or "ms" not in row:
             continue

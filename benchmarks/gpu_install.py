@@ -1,6 +1,6 @@
 """On GPUs: `tilelink.install()` against torch's own async tensor parallelism, in one and the same compiled program.
 
-    torchrun --nproc-per-node=2 benchmarks/gpu_install.py --out benchmarks/results/gpu-install-2.json
+    torchrun --nproc-per-node=2 benchmarks/gpu_install.py --out benchmarks/results/install-h100-2.json
 
 The program is a layer of Llama 3 in bf16, split by torch's `parallelize_module` and compiled: norm, MLP or attention, residual;
 forward, and forward with gradients. Its contenders, in turn on the same inputs:

@@ -1,7 +1,7 @@
 """compute-sanitizer on one rank's kernels: memcheck and racecheck (shared memory) of every operator as one GPU,
 where a rank is its own peer and every signal and copy is made all the same (`gpu_one_rank.py`).
 
-python benchmarks/gpu_sanitize.py --out benchmarks/results/sanitize.json [--logs FOLDER] [--sanitizer PROGRAM]
+python benchmarks/gpu_sanitize.py --out benchmarks/results/sanitize-h200-1.json [--logs FOLDER] [--sanitizer PROGRAM]
 
 Errors that calls of the CUDA API return are not looked at: NCCL asks for kernels that its binary has none of for the GPU.
 Triton's launches are checked as they are, with the lines that it compiles in. Launches must not be made blocking

@@ -1,6 +1,6 @@
 """What tracing costs, and where traced calls of AG+GEMM and GEMM+RS spend their time, on the shapes of the six MLPs.
 
-    torchrun --nproc-per-node=4 benchmarks/gpu_trace.py --out benchmarks/results/trace-4.json [--pictures FOLDER]
+    torchrun --nproc-per-node=4 benchmarks/gpu_trace.py --out benchmarks/results/trace-h200-4.json [--pictures FOLDER]
 
 `cost`: what a traced call takes more than an untraced one, as a part of it. Milliseconds of the slowest rank; `wait`,
 `compute` and the others, and `idle`, are microseconds of a worker, the mean over the workers of all ranks.

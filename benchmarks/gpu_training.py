@@ -1,6 +1,6 @@
 """A transformer that is split over the GPUs, trained under `torch.compile`, beside the same one whole on every GPU.
 
-    torchrun --nproc-per-node=4 benchmarks/gpu_training.py --out benchmarks/results/gpu-training-4.json --graphs [--steps 200]
+    torchrun --nproc-per-node=4 benchmarks/gpu_training.py --out benchmarks/results/training-h200-4.json --graphs [--steps 200]
 
 Both begin with the same weights and see the same data; their loss curves must agree. What differs is the order in which
 numbers are added, so that curves of bf16 products part slowly. Times are of whole steps: forward, backward, AdamW.

@@ -1,6 +1,6 @@
 """What a call costs its host on one GPU, A backend of one rank, beside `torch.mm` in the same loop, and where the time goes.
 
-    python benchmarks/host_cost.py --out benchmarks/results/host-cost-1.json
+    python benchmarks/host_cost.py --out benchmarks/results/host-cost-h100-1.json
 
 Microseconds until a call returns. `warm`: in batches that leave no queue full; `cold`: one call after 100 ms of other work on the
 host; medians of both. `times`: in units of `torch.mm`. The second table takes calls apart: each row does what the one

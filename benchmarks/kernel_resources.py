@@ -1,7 +1,7 @@
 """What sm_90 code of every emitted kernel needs: registers, spilled bytes, instructions of the main loop. No GPU.
 
     python -m benchmarks.kernel_resources --out one.json
-    python -m benchmarks.kernel_resources --compare one.json --out benchmarks/results/kernel-resources.json
+    python -m benchmarks.kernel_resources --compare one.json --out benchmarks/results/kernel-resources-cpu.json
 
 Each operator of the library is planned for four H200s with the schedule that it ships and the sizes of a model
 (`benchmarks.operator_cases`). The first form records a checkout; the second records this one beside it, kernel by kernel.

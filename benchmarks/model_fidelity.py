@@ -1,7 +1,7 @@
 """Predicted against measured times of all calls that were measured on H200s: `python -m benchmarks.model_fidelity`.
 
-One row for each run: the schedules of `results/schedules-2.json`, and the tile programs of every operator in
-`results/sweep-*.json` and `results/bench-*.json`, each with the schedule that its row names, or why it is left out.
+One row for each run: the schedules of `results/schedules-h200-2.json`, and the tile programs of every operator in
+`results/sweep-*-h200-*.json` and `results/bench-*-h200-*.json`, each with the schedule that its row names, or why it is left out.
 
 `--check` only compares the file with what the model says now. `--fit` looks for the figures in `FITTED` with which predictions
 agree best, prints them, and changes no file of a machine. The figures that are fitted are fitted again without each shape, and
@@ -34,15 +34,15 @@ from tilelink.mapping.lower import lower
 from tilelink.proof.table import Table
 
 RESULTS = Path(__file__).parent / "results"
-OUT = RESULTS / "model-fidelity.json"
-SCHEDULES = "schedules-2"
+OUT = RESULTS / "model-fidelity-h200.json"
+SCHEDULES = "schedules-h200-2"
 FITTED = (
     "tile_fixed", "tile_small", "tile_depth", "tall", "tile_latency", "link", "push", "pull", "few_warps", "copy",
     "doorbell", "launch", "remote_signal", "worker_memory", "tile_flops",
 )  # fmt: skip
 MISSED = 0.20
 DEFAULT = {"ag_gemm": "ce push | 128x256 g16", "gemm_rs": "ce 1024 | behind | 128x256 g8"}
-"""The schedules that the operators ship, as `schedules-2.json` calls them."""
+"""The schedules that the operators ship, as `schedules-h200-2.json` calls them."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def shape_of(sizes: Mapping[str, int]) -> str:
 # ---------------------------------------------------------------------------------------------------------------- runs
 def runs() -> Iterator[Run | Declined]:
     yield from _searched()
-    for path in sorted([*RESULTS.glob("sweep-*.json"), *RESULTS.glob("bench-*.json")]):
+    for path in sorted([*RESULTS.glob("sweep-*-h200-*.json"), *RESULTS.glob("bench-*-h200-*.json")]):
         for row in json.loads(path.read_text())["rows"]:
             yield _defaults(path.stem, row)
 

@@ -1,7 +1,7 @@
 """The cost model on machines whose runs it was not fitted to: what was measured there, and what it says with the machine's file
 as it comes along, and with one that `tilelink calibrate` wrote there.
 
-    python -m benchmarks.model_unseen bench-ag_gemm.json … --machine 8xH100 benchmarks/results/calibrated-2xH100.toml
+    python -m benchmarks.model_unseen bench-ag_gemm.json … --machine 8xH100 benchmarks/results/calibrated-h100-2.toml
 
 Rows are those of `tilelink bench --out`; default schedules, on as many GPUs as ranks.
 """
@@ -24,7 +24,7 @@ from tilelink.explore.cases import Case
 from tilelink.mapping.lower import lower
 
 ROOT = Path(__file__).parents[1]
-OUT = ROOT / "benchmarks" / "results" / "model-unseen.json"
+OUT = ROOT / "benchmarks" / "results" / "model-unseen-h100-2.json"
 
 
 def predicted(operator: str, sizes: Mapping[str, int], ranks: int, machine: Machine) -> float:

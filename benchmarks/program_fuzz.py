@@ -24,7 +24,7 @@ from tests.fuzz.programs.reasons import reason_of
 from tests.fuzz.programs.shrinking import shrunk
 from tilelink.bench.running import commit
 
-OUT = Path(__file__).parent / "results" / "program-fuzz.json"
+OUT = Path(__file__).parent / "results" / "program-fuzz-cpu.json"
 BLOCK = 100
 """Seeds that one process draws."""
 PATIENCE = 90.0

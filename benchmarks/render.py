@@ -19,9 +19,11 @@ from tilelink.bench.workloads import MLPS, MOES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-COMPILER = RESULTS / "compiler.json"
-KERNELS = RESULTS / "kernel-resources.json"
+COMPILER = RESULTS / "compiler-cpu.json"
+KERNELS = RESULTS / "kernel-resources-cpu.json"
 PAGE = ROOT / "docs" / "performance.md"
+CHECKED = ("placements", "operators", "layers", "install-check", "training")
+"""Results of checks on GPUs, in the order of the page."""
 OTHERS = ("cublas", "nccl", "unfused", "async-tp")
 
 WORDS = (ROOT / "benchmarks" / "words.md").read_text()
@@ -30,7 +32,7 @@ HEAD, SAID, TRIED = re.split(r"^(?=## What (?:these numbers say|was tried)$)", W
 
 
 def load() -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
-    for path in sorted(RESULTS.glob("gpu-*.json")):
+    for path in (path for kind in CHECKED for path in sorted(RESULTS.glob(f"{kind}-*.json"))):
         data = json.loads(path.read_text())
         yield path.name, data["about"], data["rows"]
 

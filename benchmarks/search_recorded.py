@@ -1,6 +1,6 @@
 """How near a search comes to the best of schedules that were all measured: `python -m benchmarks.search_recorded`.
 
-Of `results/schedules-2.json`, shape by shape, a method may look at a tenth of the schedules, rounded up. `over`: by how much
+Of `results/schedules-h200-2.json`, shape by shape, a method may look at a tenth of the schedules, rounded up. `over`: by how much
 the best that it has seen is slower than the best of all; of `random` the mean and the 95th percentile over many seeds.
 """
 
@@ -28,7 +28,7 @@ from tilelink.pipeline.tuning import modelled
 from tilelink.tuning.methods import Candidates, at_random, by_model
 from tilelink.tuning.study import Study, Trial
 
-OUT = RESULTS / "search-recorded.json"
+OUT = RESULTS / "search-recorded-h200-2.json"
 PART = 0.1
 """Of the schedules, that are tried."""
 SEEDS = 500
@@ -51,7 +51,7 @@ class Recorded(Candidates):
 def shapes() -> dict[tuple[str, int, int, int, int], list[tuple[Operator, str, float]]]:
     """By operator, M, N, K and ranks: the operator as it was scheduled, what the file calls that, and microseconds."""
     found: dict[tuple[str, int, int, int, int], list[tuple[Operator, str, float]]] = {}
-    for row in json.loads((RESULTS / "schedules-2.json").read_text())["rows"]:
+    for row in json.loads((RESULTS / "schedules-h200-2.json").read_text())["rows"]:
         operator = placed(row["operator"], row["schedule"])
         if operator is not None and "ms" in row:
             depth = row["K"] * (row["ranks"] if row["operator"] == "gemm_rs" else 1)

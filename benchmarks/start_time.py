@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.compile_time import about
 
 ROOT = Path(__file__).parents[1]
-OUT = ROOT / "benchmarks" / "results" / "start-time.json"
+OUT = ROOT / "benchmarks" / "results" / "start-time-cpu.json"
 SHAPE = ("--shape", "512x512x512")
 STARTS: dict[str, tuple[tuple[str, ...], float]] = {
     "import tilelink": (("-c", "import tilelink"), 0.6),

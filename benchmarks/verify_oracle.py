@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.mapping.oracle import Agreement, agreement
 from tilelink.bench.running import commit
 
-OUT = Path(__file__).parent / "results" / "verify-oracle.json"
+OUT = Path(__file__).parent / "results" / "verify-oracle-cpu.json"
 
 
 @dataclass

@@ -20,7 +20,7 @@ from tilelink.mapping.lower import lower
 from tilelink.proof.check import QUESTIONS
 from tilelink.proof.table import Table
 
-OUT = Path(__file__).parent / "results" / "verify-time.json"
+OUT = Path(__file__).parent / "results" / "verify-time-cpu.json"
 TILE, ROWS = 128, 997
 LIMITS = {(8, 15_000): 100.0, (72, 2_000): 200.0, (64, 100_000): 5000.0}
 """Ranks and tiles a rank, and the milliseconds that a plan may take."""

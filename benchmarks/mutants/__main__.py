@@ -26,7 +26,7 @@ Said = tuple[str, str]
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Where the rows go as JSON.")] = Path("benchmarks/results/mutants.json"),
+    out: Annotated[Path, typer.Option(help="Where the rows go as JSON.")] = Path("benchmarks/results/mutants-cpu.json"),
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     only: Annotated[str, typer.Option(help="One operator; the rows of others stay as they are in OUT.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of OUT, and make those that miss.")] = False,

@@ -36,7 +36,7 @@ from tilelink.validation.running import Run
 
 CALLS = 3
 """One more than there are slots."""
-RESULTS = Path(__file__).parents[1] / "results" / "mutants-emitted.json"
+RESULTS = Path(__file__).parents[1] / "results" / "mutants-emitted-cpu.json"
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
 SIGNALS = ("signal_op", "signal_all", "local_add", "local_set", "count", "ring_doorbell", "is_last")
 FENCES = ("async_store_quiet", "async_load_fence")

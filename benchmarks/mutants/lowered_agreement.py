@@ -24,7 +24,7 @@ from tilelink.ir.certificate import certificate
 from tilelink.proof.check import check
 from tools.check_certificate import judge
 
-OUT = Path(__file__).parents[1] / "results" / "mutants-lowered.json"
+OUT = Path(__file__).parents[1] / "results" / "mutants-lowered-cpu.json"
 
 
 def main(

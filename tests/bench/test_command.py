@@ -74,7 +74,10 @@ def test_what_libraries_compute_is_compared_without_a_gpu_too(name: str) -> None
 
 def test_several_operators_have_a_file_each_and_one_table() -> None:
     printed = command("all_gather", "all_to_all", "--ranks", "2", "--out", "rows").output
-    assert sorted(p.name for p in Path("rows").iterdir()) == ["bench-all_gather-2.json", "bench-all_to_all-2.json"]
+    assert sorted(p.name for p in Path("rows").iterdir()) == [
+        "bench-all_gather-simulated-2.json",
+        "bench-all_to_all-simulated-2.json",
+    ]
     summary = printed[printed.index("Summary") :].splitlines()[3:]
     assert [line.split()[0] for line in summary if line.strip()] == ["all_gather", "all_to_all"]
 
@@ -160,14 +163,14 @@ def test_the_sizes_of_collectives_are_what_their_names_say(name: str, bytes_of: 
 
 def shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """The page with one file of rows; made twice, and the same."""
-    command(name, *arguments, "--ranks", "2", "--out", f"bench-{name}-2.json")
+    command(name, *arguments, "--ranks", "2", "--out", f"bench-{name}-simulated-2.json")
     monkeypatch.setattr(render, "RESULTS", tmp_path)
     monkeypatch.setattr(render, "PAGE", tmp_path / "performance.md")
     text = render.page()
-    picture = (tmp_path / f"bench-{name}-2.svg").read_bytes()
+    picture = (tmp_path / f"bench-{name}-simulated-2.svg").read_bytes()
     assert picture.startswith(b"<?xml")
     assert render.page() == text
-    assert (tmp_path / f"bench-{name}-2.svg").read_bytes() == picture
+    assert (tmp_path / f"bench-{name}-simulated-2.svg").read_bytes() == picture
     return text
 
 

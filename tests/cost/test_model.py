@@ -146,13 +146,13 @@ def test_the_recorded_agreement_is_as_good_as_before() -> None:
     """No form is chosen otherwise than by the models before this one, a tile only where the unfused form runs, and schedules are
     ranked better."""
     found: dict[str, Any] = json.loads(
-        (Path(cost_agreement.__file__).parent / "results" / "cost-agreement.json").read_text()
+        (Path(cost_agreement.__file__).parent / "results" / "cost-agreement-h200.json").read_text()
     )
     told = cost_agreement.summary(found["old"], found["new"])
     assert told == found["summary"]
     assert told["decided_otherwise"] == []
     tiled = [
-        r for r in found["new"]["forms"] if r["case"] in told["tiled_otherwise"] and r["file"] == "sweep-ag_gemm-2"
+        r for r in found["new"]["forms"] if r["case"] in told["tiled_otherwise"] and r["file"] == "sweep-ag_gemm-h200-2"
     ]
     assert [(r["case"], r["form"]) for r in tiled] == [(case, "unfused") for case in told["tiled_otherwise"]]
     for row in told["ranking"]:

@@ -26,7 +26,7 @@ from tilelink.mapping.lower import lower
 
 SOME = 25
 """Mutants of an operator that are looked at here."""
-TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants.json"
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants-cpu.json"
 OPERATORS = m.operators()
 SHOWN = {"ag_gemm", "gemm_rs", "gemm_rs_ring"}
 """Operators that have every kind of mutation among them."""
@@ -165,7 +165,7 @@ def test_the_table_that_is_committed() -> None:
 
 
 def test_rows_that_are_kept_say_what_they_were_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, made = tmp_path / "mutants.json", table.read(TABLE)[:3]
+    out, made = tmp_path / "mutants-cpu.json", table.read(TABLE)[:3]
     for commit in ("a1", "b2", "c3"):
         monkeypatch.setattr(table, "commit", lambda commit=commit: commit)
         table.write(out, made, kept=table.earlier(out))

@@ -20,7 +20,7 @@ from tilelink.ir.verdict import Verdict
 OPERATORS = m.operators()
 SHOWN = ("ag_gemm", "all_to_all", "ep_dispatch", "gemm_rs_ring")
 """Operators that are looked at here, and that have every kind of change among them. `make mutants` looks at all."""
-TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants-programs.json"
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants-programs-cpu.json"
 SOME = 12
 """Changes of each of them."""
 KINDS = {"drop", "guard", "loop", "mask", "shift", "fix", "swap", "twice", "shrink", "test", "load"}

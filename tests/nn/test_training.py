@@ -27,10 +27,10 @@ def test_the_loss_curves_agree() -> None:
 
 def test_a_curve_that_does_not_fall_is_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step, and all that the command does on GPUs but for the compiler; then the page that shows it."""
-    given = {**dataclasses.asdict(SMALL), "steps": 1, "out": tmp_path / "made" / "gpu-training-1.json"}
+    given = {**dataclasses.asdict(SMALL), "steps": 1, "out": tmp_path / "made" / "training-simulated-1.json"}
     flags = [f"--{name}={value}" for name, value in given.items() if not isinstance(value, bool)]
     assert not main([*flags, "--no-autocast"], ranks=1)
-    found = json.loads((tmp_path / "made" / "gpu-training-1.json").read_text())
+    found = json.loads((tmp_path / "made" / "training-simulated-1.json").read_text())
     (row,) = found["rows"]
     assert row["worst"] <= SMALL.tolerance
     assert (row["ok"], row["options"]["steps"], found["about"]["gpus"], found["about"]["gpu"]) == (False, 1, 1, None)
@@ -39,7 +39,7 @@ def test_a_curve_that_does_not_fall_is_not_ok(tmp_path: Path, monkeypatch: pytes
     lines = render.page().splitlines()
     loss = f"{row['losses']['split'][0]:.4f}"
     assert [line.split(" | ")[1] for line in lines if line.startswith("| split |")] == [loss]
-    assert (tmp_path / "gpu-training-1.svg").is_file()
+    assert (tmp_path / "training-simulated-1.svg").is_file()
 
 
 def test_each_token_follows_from_the_one_before_but_for_one_in_eight() -> None:

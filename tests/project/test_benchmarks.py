@@ -22,7 +22,7 @@ def result(name: str) -> dict[str, Any]:
 
 def test_the_page_on_the_proof_has_its_times() -> None:
     slowest: dict[int, float] = {}
-    for row in result("verify-time.json")["rows"]:
+    for row in result("verify-time-cpu.json")["rows"]:
         slowest[row["ranks"]] = max(slowest.get(row["ranks"], 0.0), row["ms"])
     shown = re.findall(r"\| (\d+) \| [\d,]+ \| ([\d,]+) \| [\d,]+ \|", PROOF)
     assert [(ranks, ms) for ranks, ms in shown if abs(slowest[int(ranks)] - int(ms.replace(",", ""))) > 0.5] == []
@@ -30,7 +30,7 @@ def test_the_page_on_the_proof_has_its_times() -> None:
 
 
 def test_the_page_on_the_proof_counts_what_was_tried() -> None:
-    plans, table = result("verify-oracle.json"), result("mutants.json")
+    plans, table = result("verify-oracle-cpu.json"), result("mutants-cpu.json")
     rows, missing = table["rows"], table["about"]["missing"]
     by = Counter(row["caught_by"] for row in rows)
     same = sum(row["by"] == "what runs is the same" for row in rows)
@@ -48,7 +48,7 @@ def test_the_page_on_the_proof_counts_what_was_tried() -> None:
 
 
 def test_the_page_on_the_proof_counts_where_two_proofs_agreed() -> None:
-    for part in result("agreement.json").values():
+    for part in result("agreement-cpu.json").values():
         compared, differ = part.get("asked", part["plans"]), part["differ"]
         assert f"| {compared:,} | {compared - differ:,} | {differ} |" in PROOF
         assert all(row["explained"] for row in part["classes"].values())

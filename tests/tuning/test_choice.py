@@ -308,7 +308,8 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "operator"), [("ag_gemm-4", ops.ag_gemm), ("gemm_rs-4", ops.gemm_rs), ("ag_gemm-2", ops.ag_gemm)]
+    ("name", "operator"),
+    [("ag_gemm-h200-4", ops.ag_gemm), ("gemm_rs-h200-4", ops.gemm_rs), ("ag_gemm-h200-2", ops.ag_gemm)],
 )
 def test_the_estimates_agree_with_what_was_measured(name: str, operator: Operator) -> None:
     """Both forms, within a tenth, and never on the wrong side."""
@@ -324,14 +325,14 @@ def test_the_estimates_agree_with_what_was_measured(name: str, operator: Operato
 
 def test_where_the_rates_come_from() -> None:
     """They are what the files say that they name."""
-    gathers = rows("bench-ag_gemm-4.json")
+    gathers = rows("bench-ag_gemm-h200-4.json")
     moved = [2 * r["sizes"]["M"] * r["sizes"]["K"] * 3 / 4 for r in gathers]
     per_byte, latency = np.polyfit(moved, [1e3 * r["ms_comm"] for r in gathers], 1)
     assert MACHINE.nccl == pytest.approx(1 / per_byte, rel=0.03)
     assert MACHINE.nccl_call == pytest.approx(latency, rel=0.1)
     flops = [
         2 * r["sizes"]["M"] * r["sizes"]["N"] * r["sizes"]["K"] / split / r["ms_gemm"] / 1e3
-        for name, split in (("bench-ag_gemm-4.json", 1), ("bench-gemm_rs-4.json", 4))
+        for name, split in (("bench-ag_gemm-h200-4.json", 1), ("bench-gemm_rs-h200-4.json", 4))
         for r in rows(name)
     ]
     assert MACHINE.flops == pytest.approx(statistics.median(flops), rel=0.05)
@@ -348,7 +349,7 @@ def tile_programs(row: dict[str, Any], plan: Plan) -> float | None:
     return ms if f"matmul: 132 workers, tiles {tile} " in said else None
 
 
-BEFORE = "sweep-ag_gemm-4.json"
+BEFORE = "sweep-ag_gemm-h200-4.json"
 """Measured when tiles of AG+GEMM did not end with their parts yet."""
 
 

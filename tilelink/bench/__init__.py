@@ -6,7 +6,7 @@ Never knows: how an operator does its work.
 """
 
 from tilelink.bench.contest import OURS
-from tilelink.bench.report import report, save, subjects_sheet, summary
+from tilelink.bench.report import file_name, report, save, subjects_sheet, summary
 from tilelink.bench.rows import Row
 from tilelink.bench.running import Options, bench, case_of, commit
 from tilelink.bench.subjects import SUBJECTS, BenchCase, Subject, sweep
@@ -21,6 +21,7 @@ __all__ = [
     "bench",
     "case_of",
     "commit",
+    "file_name",
     "report",
     "save",
     "subjects_sheet",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,12 @@ def subjects_sheet(ranks: int) -> Sheet:
         (s.name, s.against, ", ".join(c.name for c in s.cases(ranks)), ",".join(s.small)) for s in SUBJECTS.values()
     )
     return Sheet("Benchmarks", ("operator", "against", "cases", "sizes"), tuple(lines))
+
+
+def file_name(what: str, gpu: str, ranks: int) -> str:
+    """Of results: what was measured, on which GPU and on how many ranks, as `bench-ag_gemm-h200-4.json`."""
+    model = re.search(r"\w*\d\w*", gpu)
+    return f"{what}-{(model[0] if model else gpu).lower()}-{ranks}.json"
 
 
 def save(path: Path, rows: Sequence[Row]) -> Path:

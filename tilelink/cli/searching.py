@@ -148,7 +148,7 @@ def bench(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Compare with cuBLAS, NCCL and torch, interleaved in one run: on GPUs under torchrun; else simulated."""
-    from tilelink.bench import SUBJECTS, Options, Row, report, save, subjects_sheet, summary
+    from tilelink.bench import SUBJECTS, Options, Row, file_name, report, save, subjects_sheet, summary
     from tilelink.bench import bench as measure
     from tilelink.explore.tables import tables
 
@@ -172,7 +172,7 @@ def bench(
         )  # fmt: skip
         console.print(report(name, found))
         if out is not None and first(session):
-            path = out if out.suffix == ".json" else out / f"bench-{name}-{ranks}.json"
+            path = out if out.suffix == ".json" else out / file_name(f"bench-{name}", found[0].gpu, ranks)
             say(console, "rows", str(save(path, found)))
         rows += found
     console.print(tables([summary(rows)]))

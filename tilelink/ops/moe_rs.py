@@ -42,8 +42,8 @@ def combine(expert: Any, slot: Any, score: Any, out: Any) -> None:
 @tilelink.operator(
     "T*k I/R, e+1 i32 offsets, T k i32 permutation, e I/R H, T k f32 -> T/R H",
     schedule={
-        # One after the other, each on all SMs (`bench-moe_rs-4.json`): beside the product, 12 workers that sum took the longest
-        # by far, and 32 still did, on two GPUs.
+        # One after the other, each on all SMs (`bench-moe_rs-h200-4.json`): beside the product, 12 workers that sum took the
+        # longest by far, and 32 still did, on two GPUs.
         "grouped_down": tilelink.sms(P=128, H=256, I=64, order="group 8", num_warps=8, num_stages=3),
         "combine": tilelink.sms(T=16, H=512, order="ring+1", num_warps=8),
         "scatter": tilelink.fused("combine"),

@@ -23,7 +23,9 @@ from benchmarks.mutants.working import Task, rows_of_tasks, tasks
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Where the table goes.")] = Path("benchmarks/results/mutants-programs.json"),
+    out: Annotated[Path, typer.Option(help="Where the table goes.")] = Path(
+        "benchmarks/results/mutants-programs-cpu.json"
+    ),
     rows: Annotated[Path, typer.Option(help="Rows as they are made; what is there already is not made again.")] = Path(
         "out/mutants/programs.jsonl"
     ),
