@@ -32,7 +32,7 @@ from triton.errors import TritonError
 from triton.language import core
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import environment, kernels
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.nvshmem import NvshmemBackend, library, nvshmem_heap

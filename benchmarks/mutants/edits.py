@@ -11,9 +11,8 @@ from benchmarks.mutants.mutations import Mutation
 from tilelink.codegen import emit
 from tilelink.codegen.names import naming_of
 from tilelink.errors import TilelinkError
-from tilelink.ir.host import Keep, Stage, Transfer
 from tilelink.ir.kernel import KernelSource
-from tilelink.ir.plan import Plan, Signal
+from tilelink.ir.plan import Keep, Plan, Signal, Stage, Transfer
 from tilelink.ir.program import Notify
 from tilelink.ir.streams import Actions, actions
 from tilelink.mapping.lower import lower

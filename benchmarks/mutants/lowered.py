@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tilelink.ir import formula as F
-from tilelink.ir.engine import COPY_ENGINE, WORKERS
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import (
     Await,
@@ -30,6 +29,7 @@ from tilelink.ir.lowered import (
     Write,
     walk,
 )
+from tilelink.ir.schedule import COPY_ENGINE, WORKERS
 
 Found: TypeAlias = Iterator[tuple[str, Lowered]]
 Kind: TypeAlias = Callable[[Lowered], Found]

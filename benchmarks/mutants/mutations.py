@@ -10,8 +10,7 @@ from tests.mapping.plans import unguarded
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import CallEntry, CallExit, Fork, Join, Stage
-from tilelink.ir.plan import Buffer, Plan, Signal
+from tilelink.ir.plan import Buffer, CallEntry, CallExit, Fork, Join, Plan, Signal, Stage
 from tilelink.ir.program import Notify
 
 LIVE = ("notify", "await", "ready")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.ring import RANKS, around, distance
+from tilelink.ir.shape import RANKS, around, distance
 
 S, Q = Sym("s"), Sym("q")
 

@@ -15,9 +15,8 @@ from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.oracle import off_any_shelf
 from tests.selection import first, sampled
 from tilelink.ir.certificate import certificate
-from tilelink.ir.host import Keep, Transfer
 from tilelink.ir.lowered import Lowered
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Keep, Plan, Transfer
 from tilelink.ir.streams import Compute, Copy, Piece, Set, Wait, actions
 from tilelink.mapping.lower import lower
 from tools import check_certificate

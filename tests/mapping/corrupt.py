@@ -11,9 +11,8 @@ from benchmarks.mutants.bodies import with_body, with_op
 from tests.mapping.plans import unguarded, with_channel, with_step
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
-from tilelink.ir.host import CallEntry, Fork, HostStep, Join, Keep, Launch, Transfer
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import CallEntry, Fork, HostStep, Join, Keep, Launch, Plan, Transfer
 from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
 from tilelink.mapping.orders import decode
 

@@ -24,8 +24,7 @@ from tests.mapping.plans import (
 from tests.selection import sampled
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
-from tilelink.ir.host import CallEntry, Fork, Join, Launch, Stage
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import CallEntry, Fork, Join, Launch, Plan, Stage
 from tilelink.ir.schedule import CopyEngine, Placement, Sms
 from tilelink.mapping.judge import judge
 from tilelink.mapping.orders import decode

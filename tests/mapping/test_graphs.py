@@ -16,8 +16,7 @@ from tests.mapping.shelf_graphs import both, sound_plan
 from tests.operators.language import gemm_rs_epilogue
 from tilelink import copy_engine, fused, library, operator, sms
 from tilelink.errors import TilelinkError
-from tilelink.ir.host import CallExit, Keep, Stage, Transfer
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import CallExit, Keep, Plan, Stage, Transfer
 from tilelink.ir.program import Tiles, walk
 from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, keep, matmul, reduce, scatter, share

@@ -24,11 +24,9 @@ from tests.operators.test_copy_programs import made_and_gathered
 from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.engine import WORKERS
-from tilelink.ir.host import CallEntry, Launch
 from tilelink.ir.kernel import Checks
-from tilelink.ir.plan import Plan
-from tilelink.ir.schedule import Placement
+from tilelink.ir.plan import CallEntry, Launch, Plan
+from tilelink.ir.schedule import WORKERS, Placement
 from tilelink.ir.topology import Device, Topology
 from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs, ulysses, ulysses_back
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot

@@ -12,8 +12,7 @@ import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tilelink import Operator, operator, sms
-from tilelink.ir.host import Launch
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Launch, Plan
 
 SIZES = {"P": 12, "H": 4, "e": 3, "N": 4}
 GROUPED = sms(P=2, N=2, H=4)

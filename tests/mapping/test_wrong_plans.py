@@ -19,8 +19,7 @@ from tests.mapping.shelf import double, local
 from tests.operators.test_fused_tiles import of_two
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
-from tilelink.ir.host import MAIN, Fork, Join, Launch
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import MAIN, Fork, Join, Launch, Plan
 from tilelink.ir.program import Store, walk
 from tilelink.mapping.orders import decode
 from tilelink.ops import ag_moe

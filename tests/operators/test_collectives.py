@@ -11,7 +11,7 @@ import torch
 import tilelink
 from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
 from tilelink import ops
-from tilelink.ir.engine import COPY_ENGINE, WORKERS
+from tilelink.ir.schedule import COPY_ENGINE, WORKERS
 
 FORMS = {
     "one_shot": ops.all_reduce.schedule({"all_reduce_one_shot.exchange": tilelink.sms(M=4, N=32)}),

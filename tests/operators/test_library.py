@@ -16,9 +16,8 @@ from tests.mapping.plans import plan_of, verify
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.problems import AG, RS, Kind, assert_calls
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
-from tilelink.ir.host import Join, Launch, Transfer
 from tilelink.ir.lowered import Lowered
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Join, Launch, Plan, Transfer
 from tilelink.ir.schedule import Placement
 from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
 from tilelink.ir.topology import Device

@@ -16,9 +16,8 @@ from tests.mapping.plans import form, forms, plan_of
 from tests.mapping.shelf import wired
 from tests.operators.against_torch import random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
-from tilelink.ir.host import Fork, Join, Keep, Launch, Stage
 from tilelink.ir.kernel import Checks
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Fork, Join, Keep, Launch, Plan, Stage
 from tilelink.ir.streams import Copy, Set, actions
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower

@@ -12,8 +12,7 @@ import torch
 import tilelink
 from tests.mapping.plans import verify
 from tilelink import TilelinkError
-from tilelink.ir.host import Launch
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Launch, Plan
 from tilelink.ir.topology import Device, Topology
 
 FILE = Path(__file__).parents[2] / "examples" / "m2n.py"

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.driver import driver as active_driver
 
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.peer.streams import Launcher

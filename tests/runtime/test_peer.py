@@ -13,7 +13,7 @@ import torch.distributed as dist
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor, Stream
 from tilelink.runtime.memory import Arenas

@@ -8,7 +8,7 @@ import torch
 import tilelink
 from tests.simulated import emitted_ag_gemm, emitted_push_gemm
 from tilelink import Operator
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.session import require
 from tilelink.runtime.simulated import SimulatedBackend

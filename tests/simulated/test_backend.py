@@ -6,7 +6,7 @@ import torch
 from tests.simulated import emitted_small
 from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.topology import Device
 from tilelink.runtime.backend import Backend, Stream
 from tilelink.runtime.simulated import Recorder, SimulatedBackend, simulate

@@ -9,7 +9,7 @@ import torch
 
 from tests.simulated import emitted_races as kernels
 from tests.simulated.programs import Problem, pull, push
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.simulated import Race, RaceDetector, RaceError, SimulatedBackend, races, shadow, simulate
 

@@ -15,7 +15,7 @@ from triton.runtime.jit import JITFunction
 from tests.simulated import emitted_part, emitted_small
 from tests.simulated.programs import Problem, pull
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.simulated import SimulatedBackend, interpreter, simulate
 

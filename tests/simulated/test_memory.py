@@ -7,7 +7,7 @@ import torch
 
 from tests.simulated import emitted_gather, emitted_small
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.simulated import SimulatedBackend, simulate
 

@@ -12,7 +12,7 @@ from triton.runtime import interpreter as stock
 
 from tests.simulated import emitted_numbers
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.simulated import SimulatedBackend, interpreter, simulate
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)

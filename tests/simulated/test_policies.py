@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.simulated import emitted_small
 from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.simulated import Policy, RaceDetector, Recorder, SimulatedBackend, search, simulate
 from tilelink.runtime.simulated.scheduler import Turns
 

@@ -11,7 +11,7 @@ from tests.simulated.programs import Problem, pull
 from tilelink import sms
 from tilelink.device import peer
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.topology import Device
 from tilelink.ops import ag_gemm
 from tilelink.runtime.simulated import SimulatedBackend, StandstillError, simulate

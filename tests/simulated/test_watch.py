@@ -6,7 +6,7 @@ import torch
 from tests.simulated import emitted_watch
 from tilelink.device import watch
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.simulated import SimulatedBackend, simulate
 
 LIMIT = 6400

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from tilelink.ir.host import Launch
 from tilelink.ir.kernel import KernelSource, TraceLayout, TraceRole, TraceSite
+from tilelink.ir.plan import Launch
 from tilelink.runtime.call import CallEvents, KernelEvents
 from tilelink.tracing import Lane, lanes_of_events
 

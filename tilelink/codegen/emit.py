@@ -27,11 +27,10 @@ from tilelink.codegen.syntax import check_text
 from tilelink.codegen.trace import Root, Row, traced_kernel
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.host import CallEntry, CallExit, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.lowered import Lowered
-from tilelink.ir.options import ONE_BLOCK
-from tilelink.ir.plan import KernelPlan, Plan, StepPlan
+from tilelink.ir.plan import CallEntry, CallExit, KernelPlan, Plan, Stage, StepPlan, Transfer
+from tilelink.ir.schedule import ONE_BLOCK
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 

@@ -12,9 +12,23 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
-from tilelink.ir.host import CallEntry, CallExit, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
+from tilelink.ir.plan import (
+    Buffer,
+    CallEntry,
+    CallExit,
+    Fork,
+    HostStep,
+    Join,
+    Keep,
+    KernelPlan,
+    Launch,
+    Plan,
+    Signal,
+    Stage,
+    StepPlan,
+    Transfer,
+)
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS

@@ -23,10 +23,10 @@ from tilelink.frontend.outside import Outside
 from tilelink.frontend.progress import NOWHERE, Trace, called_in, tracing
 from tilelink.frontend.source import call_site, plain_function
 from tilelink.frontend.symbolic import Record, SymbolicTensor
+from tilelink.ir import Shown
 from tilelink.ir.program import Constant, TileProgram
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Signature
-from tilelink.ir.shown import Shown
 from tilelink.ir.wiring import Binding, Step, ViewAxis
 
 Plain = bool | int | float | str

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeGuard
 from tilelink.errors import Loc
 from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, select, symbols, text, truth
 from tilelink.ir.program import Expr
-from tilelink.ir.ring import around, distance
+from tilelink.ir.shape import around, distance
 
 UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""

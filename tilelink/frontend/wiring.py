@@ -22,8 +22,7 @@ from tilelink.ir.program import (
     Wait,
     rewritten,
 )
-from tilelink.ir.ring import around, distance
-from tilelink.ir.shape import Signature
+from tilelink.ir.shape import Signature, around, distance
 from tilelink.ir.wiring import Binding, Step, TensorAxis, TensorDecl, ViewAxis, Wiring
 
 

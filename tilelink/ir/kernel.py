@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilelink.errors import Loc
+from tilelink.ir import Shown
 from tilelink.ir.formula import Formula
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.ir.shown import Shown
 
 AWAIT_FLAG = "await_flag"
 """The kernel by which a stream waits for another rank: one block, which needs next to nothing of its SM."""

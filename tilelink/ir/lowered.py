@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from tilelink.errors import Loc
-from tilelink.ir.engine import Engine
 from tilelink.ir.formula import Const, Formula, Number
 from tilelink.ir.program import Op as Statement
+from tilelink.ir.schedule import Engine
 from tilelink.ir.topology import RankAxis, Topology, env_of
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"

@@ -11,21 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilelink.ir import Shown
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.engine import Engine
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.host import MAIN, HostStep
-from tilelink.ir.options import AS_GIVEN, KernelOptions
 from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
-from tilelink.ir.schedule import Library, Schedule, SortKey
+from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Schedule, SortKey
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
-from tilelink.ir.shown import Shown
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 
@@ -288,6 +285,87 @@ class KernelPlan:
     def workers(self) -> int:
         """All of them, once they are counted."""
         return sum(n or 0 for _, n in (*self.beside, self.roles[-1]))
+
+
+# ---------------------------------------------------------------------------------------- what the host does in a call, in order
+MAIN = 0
+"""The caller's stream; side streams count from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEntry:
+    """Begin the call: epoch, credits, targets. By a one-block kernel of its own, or by the call's `kernels`: the first
+    begins with it, and the last, when all of its workers are through, raises what the next call counts from."""
+
+    kernels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Copy the arguments that peers read into their slots, then tell every peer that they are ready."""
+
+    tensors: tuple[str, ...]
+
+    @property
+    def executor(self) -> str:
+        """What a lowered plan calls it."""
+        return "stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Side stream `stream` goes on from here."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The main stream waits for side stream `stream`."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    kernel: str
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The steps of a program that streams run, on `streams` side streams from `stream` on."""
+
+    path: str
+    stream: int
+
+    @property
+    def executor(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What `Transfer` of the same step would move within the rank, on the main stream, before kernels start that wait for
+    it: a copy within one GPU is made by its SMs, and workers that wait may have taken them all."""
+
+    path: str
+
+    @property
+    def stream(self) -> int:
+        return MAIN
+
+    @property
+    def executor(self) -> str:
+        return f"{self.path}.keep"
+
+
+@dataclass(frozen=True, slots=True)
+class CallExit:
+    """Wait until every peer has come here: arguments that peers read in place may be overwritten afterwards."""
+
+
+HostStep: TypeAlias = CallEntry | Stage | Fork | Join | Launch | Transfer | Keep | CallExit
 
 
 @dataclass(frozen=True, slots=True)

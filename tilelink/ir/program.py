@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
+from tilelink.ir import Shown
 from tilelink.ir.formula import Const, Formula, Like, Sym, cdiv, maximum, of, substitute, symbols
-from tilelink.ir.ring import distance
-from tilelink.ir.shape import Shape, Signature
-from tilelink.ir.shown import Shown
+from tilelink.ir.shape import Shape, Signature, distance
 
 
 @dataclass(frozen=True, slots=True)

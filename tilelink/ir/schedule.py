@@ -3,11 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
 
-from tilelink.ir.engine import COPY_ENGINE, LIBRARY, WORKERS, Engine
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.topology import Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """`name`: as people read it. `by`: who runs it: a kernel's workers, a stream, the host's one-block kernels, or the workers of
+    the step that it is inside of. `adds`: it adds to a flag; else it sets a flag to the number of the call, so that each of its
+    tiles has a flag of its own. `compares`: it can wait for a count on its own rank; else a doorbell is rung for each of its
+    waits there. `in_turn`: it takes tiles one after the other, of several streams stream `k` the tiles `k`, `k + streams`, …;
+    else any worker may take the next. `computes`: it computes, and converts what it copies; else it moves bytes as they are.
+    `sm`: for what it needs a multiprocessor: for each `worker`, until that ends; `always`; for what stays `within` the GPU, and
+    to wait for peers; `never`. `launched`: it takes a launch to begin."""
+
+    name: str
+    by: Literal["kernel", "stream", "host", "step"]
+    adds: bool
+    compares: bool
+    in_turn: bool
+    computes: bool
+    sm: Literal["worker", "always", "within", "never"]
+    launched: bool
+
+    def __str__(self) -> str:
+        return self.name
+
+
+WORKERS = Engine(
+    name="workers", by="kernel", adds=True, compares=True, in_turn=False, computes=True, sm="worker", launched=True
+)
+COPY_ENGINE = Engine(
+    name="copy engine",
+    by="stream",
+    adds=False,
+    compares=False,
+    in_turn=True,
+    computes=False,
+    sm="within",
+    launched=False,
+)
+LIBRARY = replace(COPY_ENGINE, name="library function", computes=True, sm="always")
+EPILOGUE = Engine(
+    name="epilogue", by="step", adds=True, compares=True, in_turn=False, computes=True, sm="never", launched=False
+)
+HOST = Engine(name="host", by="host", adds=True, compares=True, in_turn=True, computes=False, sm="never", launched=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOptions:
+    """What a schedule says of a kernel and Triton is told when it compiles it; nothing between the two looks inside. A new
+    option is a field here, of `Sms`, and a parameter of `tilelink.sms`."""
+
+    num_warps: int = 4
+    num_stages: int = 3
+    maxnreg: int | None = None
+    """Registers of a thread at most (NVIDIA's)."""
+
+    def on(self, device: Device) -> KernelOptions:
+        """As the device's compiler takes them."""
+        # 64 KiB hold no more, and AMD's compiler unrolls them: eight took it half a minute.
+        return replace(self, num_stages=min(self.num_stages, 2), maxnreg=None) if device.amd else self
+
+    def given(self) -> dict[str, Any]:
+        """For Triton: what is None is left to it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+AS_GIVEN = KernelOptions()
+"""Of a kernel of which a schedule says nothing."""
+ONE_BLOCK = KernelOptions(num_warps=1, num_stages=1)
+"""Of kernels that signal and wait, and do nothing else."""
+
 
 SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
 """A user's order: `key(tile, rank, ranks)` of the tile's index per axis; tiles are taken by rising key."""
@@ -218,7 +287,7 @@ class Schedule:
     """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor.
 
     `unfused`: do not overlap at all; the operator's unfused form runs instead of its tile programs. `ll`: small
-    tensors of calls of one kernel come by NCCL's LL protocol (`ir.ll`), where they can.
+    tensors of calls of one kernel come by NCCL's LL protocol (`Plan.ll`), where they can.
     """
 
     entries: tuple[tuple[str, Placement], ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.shown import Shown
+from tilelink.ir import Shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, tests_above, walk
-from tilelink.ir.ring import RANKS, around
-from tilelink.ir.shape import rank_along
+from tilelink.ir.shape import RANKS, around, rank_along
 from tilelink.ir.wiring import TensorDecl, indexed
 from tilelink.mapping.remote import crosses
 from tilelink.mapping.signal_matching import Match, Matching, notify_entry, own_names

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.engine import EPILOGUE
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Signal, StepPlan
 from tilelink.ir.program import At, IndexEntry, Load, OfTile, Store, Wait, Whole, walk
-from tilelink.ir.schedule import Fused, Sms
+from tilelink.ir.schedule import EPILOGUE, Fused, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
 from tilelink.mapping.grids import loops_of, split_over

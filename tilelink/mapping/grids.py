@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
-from tilelink.ir.options import AS_GIVEN
 from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Tiles, walk
-from tilelink.ir.schedule import PART, CopyEngine, Library, Sms
+from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, Wiring
 from tilelink.mapping.lineage import domain_names

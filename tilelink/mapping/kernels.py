@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from keyword import iskeyword
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.host import MAIN
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
-from tilelink.ir.plan import KernelPlan, StepPlan
+from tilelink.ir.plan import MAIN, KernelPlan, StepPlan
 from tilelink.ir.topology import Device, Topology
 from tilelink.ir.wiring import Wiring
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import CallEntry
 from tilelink.ir.ll_protocol import DATA, MOST
-from tilelink.ir.plan import COPIES, Plan, StepPlan
+from tilelink.ir.plan import COPIES, CallEntry, Plan, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries

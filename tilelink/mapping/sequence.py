@@ -6,8 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.host import MAIN, CallEntry, CallExit, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
-from tilelink.ir.plan import Buffer, KernelPlan, StepPlan
+from tilelink.ir.plan import (
+    MAIN,
+    Buffer,
+    CallEntry,
+    CallExit,
+    Fork,
+    HostStep,
+    Join,
+    Keep,
+    KernelPlan,
+    Launch,
+    Stage,
+    StepPlan,
+    Transfer,
+)
 from tilelink.ir.program import is_raw
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.kernels import Assignment

@@ -7,8 +7,22 @@ from collections import Counter
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import MAIN, CallEntry, CallExit, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
-from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
+from tilelink.ir.plan import (
+    MAIN,
+    CallEntry,
+    CallExit,
+    Fork,
+    HostStep,
+    InPlace,
+    Join,
+    Keep,
+    Launch,
+    Plan,
+    Signal,
+    Stage,
+    StepPlan,
+    Transfer,
+)
 from tilelink.ir.program import Notify, Wait, walk
 from tilelink.mapping.aliases import brought_along
 from tilelink.proof.findings import REPORT

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tilelink.codegen import emit
 from tilelink.errors import Loc
 from tilelink.frontend import Found, Outside, found_by, trace
-from tilelink.ir.host import Keep, Stage, Transfer
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.lowered import Lowered
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Keep, Plan, Stage, Transfer
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.streams import Actions, actions

@@ -19,8 +19,8 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.host import MAIN
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.plan import MAIN
+from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.topology import Topology
 from tilelink.runtime.grid import Grid, laid_out
 from tilelink.runtime.memory import Arena, Arenas, SymmetricBlock
@@ -247,7 +247,7 @@ class Backend(ABC):
         raise no_kernels()
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
-        """Work of the stream with this number (`ir.host.MAIN`: that of the call), ready to be done in calls like `first`.
+        """Work of the stream with this number (`ir.plan.MAIN`: that of the call), ready to be done in calls like `first`.
 
         Its kernel is compiled and loaded here. Nothing is started.
         """

@@ -15,13 +15,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from tilelink.ir import formula as F
-from tilelink.ir import host as H
 from tilelink.ir import lowered as L
+from tilelink.ir import plan as H
 from tilelink.ir import streams as S
 from tilelink.ir.kernel import AWAIT_FLAG, Arg, KernelDecl, KernelSource, TraceLayout
-from tilelink.ir.options import ONE_BLOCK
 from tilelink.ir.plan import COPIES, Plan, order_of
-from tilelink.ir.schedule import ByRuns
+from tilelink.ir.schedule import ONE_BLOCK, ByRuns
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import backend as W
 from tilelink.runtime.backend import Backend, Stream

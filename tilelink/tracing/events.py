@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from tilelink.ir.host import Launch
 from tilelink.ir.kernel import KernelSource, TraceLayout, TraceRole, TraceSite
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Launch, Plan
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.call import CallEvents, KernelEvents
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tilelink.ir.shown import Shown
+from tilelink.ir import Shown
 from tilelink.tracing.spans import KINDS, Kind, Lane
 from tilelink.tracing.timeline import timeline_svg
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tilelink.errors import TilelinkError
+from tilelink.ir import Shown
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
-from tilelink.ir.shown import Shown
 from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of, made, object_of, record_of, schedule_of, taken
 from tilelink.tuning.tables import Problem

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.host import MAIN, CallEntry, Keep, Stage, Transfer
 from tilelink.ir.kernel import AWAIT_FLAG, KernelSource
 from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Signal, Tiles, Write, walk
-from tilelink.ir.plan import COPIES, Plan
+from tilelink.ir.plan import COPIES, MAIN, CallEntry, Keep, Plan, Stage, Transfer
 from tilelink.validation.event_matching import Facts, Flag, Found, Match, Tally
 from tilelink.validation.events import Event, Said, Where
 from tilelink.validation.expanding import Expansion, number

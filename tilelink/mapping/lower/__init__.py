@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tilelink.ir.host import MAIN, CallEntry
 from tilelink.ir.lowered import STAGE, Buffer, Lowered
+from tilelink.ir.plan import MAIN, CallEntry, Plan
 from tilelink.ir.plan import Buffer as Memory
-from tilelink.ir.plan import Plan
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.mapping.lower.call import Call
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tilelink.ir import formula as F
-from tilelink.ir import host as H
-from tilelink.ir.engine import HOST, WORKERS, Engine
+from tilelink.ir import plan as H
 from tilelink.ir.formula import Sym
 from tilelink.ir.lowered import (
     ENTERED,
@@ -30,6 +29,7 @@ from tilelink.ir.lowered import (
 )
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import is_raw
+from tilelink.ir.schedule import HOST, WORKERS, Engine
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import Tables, copied, stream_loop
 from tilelink.mapping.lower.frame import RANK, Frame, segments, under

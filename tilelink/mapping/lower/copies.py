@@ -11,7 +11,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
-from tilelink.ir.ring import around
+from tilelink.ir.shape import around
 from tilelink.mapping.lower.frame import Frame, under
 from tilelink.mapping.lower.signals import awaits, said, signals
 

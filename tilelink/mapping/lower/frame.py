@@ -13,8 +13,7 @@ from tilelink.ir.lowered import STAGE, Check, Data, If, Lets, Op, Read, Tiles, W
 from tilelink.ir.partition import GridAxis, extent, here, holder, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
-from tilelink.ir.ring import around
-from tilelink.ir.shape import RANK_AXIS, rank_along
+from tilelink.ir.shape import RANK_AXIS, around, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.libraries import RUN
 from tilelink.mapping.lower.intervals import Interval

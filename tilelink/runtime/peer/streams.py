@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor, merged
 from tilelink.runtime.kernels import compiling

@@ -18,7 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilelink.ir.kernel import AWAIT_FLAG
-from tilelink.ir.options import KernelOptions
+from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.kernels import LINES, interpreting
 from tilelink.runtime.memory import extent
