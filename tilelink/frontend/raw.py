@@ -12,7 +12,7 @@ from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import RANKS, Value, constant_of, named
 from tilelink.frontend.words import Call, Node, Word
 from tilelink.ir.formula import Sym
-from tilelink.ir.program import Expr, Raw
+from tilelink.ir.program import Expr, Param, Raw
 
 WRITES = ("store", "atomic_", "debug_barrier")
 """Functions of Triton that are called for their effect, by how their names begin."""
@@ -21,14 +21,14 @@ SEMANTICS = ("acquire", "acq_rel")
 SPACES = ("gpu", "intra_node", "inter_node")
 
 
-def _pointer(call: Call, t: ast.expr) -> Value:
+def _pointer(call: Call, t: Param) -> Value:
     call.state.raw = True
-    return _value(call, "pointer", f"{call.param(t).name}_pointer", (), param=call.param(t).name)
+    return _value(call, f"{t.name}_pointer", param=t.name)
 
 
 def _rank(call: Call, axis: Node = None) -> Value:
     _one_axis(call, axis)
-    value = _value(call, "rank", "this_rank", ())
+    value = _value(call, "this_rank")
     return named(value.text, positional=False, formula=Sym(value.text))
 
 
@@ -44,18 +44,18 @@ def _one_axis(call: Call, axis: Node) -> None:
 
 
 def _symm_at(call: Call, ptr: ast.expr, rank: ast.expr) -> Value:
-    return _value(call, "symm_at", "there", (ptr, rank))
+    return _value(call, "there", ptr, rank)
 
 
 def _wait(
     call: Call, ptrs: ast.expr, count: ast.expr, scope: ast.expr, semantic: ast.expr, waitValue: Node = None
 ) -> Value:
     words = _word(call, scope, SCOPES, "scope"), _word(call, semantic, SEMANTICS, "semantic")
-    return _value(call, "wait", "token", (ptrs, count, *words, waitValue or ast.Constant(1)))
+    return _value(call, "token", ptrs, count, *words, waitValue or ast.Constant(1))
 
 
 def _consume_token(call: Call, value: ast.expr, token: ast.expr) -> Value:
-    return _value(call, "consume_token", "ready", (value, token))
+    return _value(call, "ready", value, token)
 
 
 def _notify(
@@ -75,7 +75,7 @@ def _word(call: Call, node: ast.expr, known: tuple[str, ...], what: str) -> Expr
     return Expr(repr(word))
 
 
-def _value(call: Call, what: str, wish: str, args: tuple[ast.expr | Expr, ...], param: str | None = None) -> Value:
+def _value(call: Call, wish: str, *args: ast.expr | Expr, param: str | None = None) -> Value:
     if call.state.conditional is not None:
         why = "it is taken out of the expression, and would happen once, in any case"
         hint = "assign it to a name before, or write an `if` with it inside"
@@ -83,8 +83,8 @@ def _value(call: Call, what: str, wish: str, args: tuple[ast.expr | Expr, ...], 
     given = [a if isinstance(a, Expr) else call.state.lower(a) for a in args]
     lowered = tuple(v if isinstance(v, Expr) else v.expr() for v in given)
     name = call.result(wish)
-    call.add(Raw(what=what, name=name, param=param, args=lowered, loc=call.loc))
-    like = given[0] if what in ("symm_at", "consume_token") else None
+    call.add(Raw(what=call.name, name=name, param=param, args=lowered, loc=call.loc))
+    like = given[0] if call.name in ("symm_at", "consume_token") else None
     return named(name, rank=like.rank if isinstance(like, Value) else 0, positional=False)
 
 

@@ -15,7 +15,7 @@ from tilelink.errors import Loc, Note
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, Tensor, TileIndex, TileTuple, Variable, constant_of, integer_of
 from tilelink.frontend.wording import count, meant
-from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Op, Param, Whole
+from tilelink.ir.program import At, Gather, Index, IndexEntry, OfTile, Op, Param, Whole
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim
 
 WHILE_TEST = "the test of a `while`"
@@ -64,9 +64,6 @@ class Call:
         why = f"the tensors of this program are {known}"
         self.fail("TL132", node, f"`tl.{self.name}` of `{ast.unparse(node)}`, which is no tensor", why, hint)
 
-    def expr(self, node: Node) -> Expr | None:
-        return None if node is None else self.state.lower(node).expr()
-
     def axis(self, param: Param, node: Node) -> tuple[int, Axis]:
         """An axis by its number, 0 by default."""
         axes, number = param.shape.axes, 0 if node is None else integer_of(node)
@@ -86,9 +83,6 @@ class Call:
         self.state.fail(code, node, message, why, hint, notes)
 
     # ---------------------------------------------------------------------------------------------------------- indices
-    def whole_or_index(self, param: Param, node: Node) -> Index | None:
-        return None if node is None else self.index(param, node)
-
     def index(self, param: Param, node: Node) -> Index:
         """The index that `node` writes into `param`; axes that it does not mention are whole.
 
