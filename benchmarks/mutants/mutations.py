@@ -9,7 +9,7 @@ from benchmarks.mutants.bodies import elsewhere, turned_around, with_body, with_
 from tests.mapping.plans import unguarded
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
+from tilelink.ir.partition import Channel
 from tilelink.ir.plan import Buffer, CallEntry, CallExit, Fork, Join, Plan, Signal, Stage
 from tilelink.ir.program import Notify
 

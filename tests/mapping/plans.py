@@ -10,7 +10,7 @@ from typing import Any
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend import trace
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
+from tilelink.ir.partition import Channel
 from tilelink.ir.plan import Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
 from tilelink.ir.topology import Device, RankAxis, Topology

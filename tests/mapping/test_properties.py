@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.mapping.plans import form, forms
 from tilelink.ir import formula as F
-from tilelink.ir.channel import ChannelAxis
-from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.partition import ChannelAxis, GridAxis, part
 from tilelink.ir.streams import Copy, Set, Wait, actions
 from tilelink.mapping.arrivals import tiles_in
 from tilelink.mapping.lower import lower

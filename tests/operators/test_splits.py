@@ -13,7 +13,7 @@ import tilelink
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.operators import splits as ops
 from tilelink import Operator, TilelinkError, copy_engine, sms
-from tilelink.ir.channel import Channel
+from tilelink.ir.partition import Channel
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device
 

@@ -15,7 +15,7 @@ from tests.simulated.breaking import Break, Edit, breaking, changed
 from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
 from tilelink import Operator, TilelinkError
 from tilelink.cost import H200
-from tilelink.ir.ll_protocol import MOST
+from tilelink.ir.plan import LL_MOST
 from tilelink.ir.topology import Device, Topology
 from tilelink.ops import all_reduce_one_shot, all_reduce_two_shot, gemm_ar_one_shot
 from tilelink.ops.all_reduce_one_shot import exchange
@@ -47,7 +47,7 @@ def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS, *
     ],
 )
 def test_small_tensors_of_whole_flags(shape: tuple[int, int], dtype: torch.dtype, words: bool) -> None:
-    assert MOST == 2 * 48 * 2048 * 2
+    assert LL_MOST == 2 * 48 * 2048 * 2
     assert words_of(all_reduce_one_shot, torch.empty(shape, dtype=dtype)) == ({"inbox"} if words else set())
 
 

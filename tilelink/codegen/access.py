@@ -11,9 +11,9 @@ from tilelink.codegen.scope import Scope, TileNames, in_sixteens
 from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.ll_protocol import DATA
 from tilelink.ir.lowered import For, If, Op, Read, Write
 from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.plan import LL_DATA
 from tilelink.ir.program import At, Expr, Gather, IndexEntry, OfTile, Whole
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
@@ -280,7 +280,7 @@ def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
 
 def elements_of_word(scope: Scope, tensor: TensorDecl) -> int:
     """Of a tensor that comes by the LL protocol; of others 1."""
-    return DATA // ITEM_BYTES[tensor.dtype] if scope.is_ll(tensor.name) else 1
+    return LL_DATA // ITEM_BYTES[tensor.dtype] if scope.is_ll(tensor.name) else 1
 
 
 def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel, ChannelAxis
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import Channel, ChannelAxis, GridAxis
 from tilelink.ir.plan import (
     Buffer,
     CallEntry,

@@ -8,7 +8,7 @@ apply them to non-negative operands only; those of programs say what they say.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,34 +17,23 @@ import numpy as np
 Number: TypeAlias = "int | np.ndarray[Any, np.dtype[np.int64]]"
 
 
+def _operator(op: str, *, swapped: bool = False) -> Callable[[_Operators, Like], Formula]:
+    return lambda one, other: binary(op, other, one) if swapped else binary(op, one, other)
+
+
 class _Operators:
     """Builds formulas with Python's operators; constants are folded as they are built."""
 
     __slots__ = ()
 
-    def __add__(self, other: Like) -> Formula:
-        return binary("+", self, other)
-
-    def __radd__(self, other: Like) -> Formula:
-        return binary("+", other, self)
-
-    def __sub__(self, other: Like) -> Formula:
-        return binary("-", self, other)
-
-    def __rsub__(self, other: Like) -> Formula:
-        return binary("-", other, self)
-
-    def __mul__(self, other: Like) -> Formula:
-        return binary("*", self, other)
-
-    def __rmul__(self, other: Like) -> Formula:
-        return binary("*", other, self)
-
-    def __floordiv__(self, other: Like) -> Formula:
-        return binary("//", self, other)
-
-    def __mod__(self, other: Like) -> Formula:
-        return binary("%", self, other)
+    __add__ = _operator("+")
+    __radd__ = _operator("+", swapped=True)
+    __sub__ = _operator("-")
+    __rsub__ = _operator("-", swapped=True)
+    __mul__ = _operator("*")
+    __rmul__ = _operator("*", swapped=True)
+    __floordiv__ = _operator("//")
+    __mod__ = _operator("%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +185,11 @@ def _quotient(a: Any, b: Any) -> Any:
         return np.sign(a) * np.sign(b) * (abs(a) // abs(b))
 
 
-def _remainder(a: Any, b: Any) -> Any:
-    return a % b if _natural(a, b) else a - _quotient(a, b) * b
-
-
 def _natural(a: Any, b: Any) -> bool:
     """Whether both ways of rounding are one, as for nearly all that is worked out."""
     if isinstance(a, int) and isinstance(b, int):
         return a >= 0 and b > 0
     return bool(np.min(a, initial=0) >= 0 and np.min(b, initial=1) > 0)
-
-
-def _cdiv(a: Any, b: Any) -> Any:
-    return _quotient(a + b - 1, b)
 
 
 def _at(table: Any, index: Any) -> Any:
@@ -218,28 +199,16 @@ def _at(table: Any, index: Any) -> Any:
     return np.take_along_axis(table, np.broadcast_to(index, (table.shape[0], np.shape(index)[-1])), axis=1)
 
 
-def _not(a: Any, _: Any) -> Any:
-    return np.logical_not(a)
-
-
-def _column(a: Any, _: Any) -> Any:
-    return np.swapaxes(a, -1, -2) if np.ndim(a) > 1 else a
-
-
-def _arange(start: Any, stop: Any) -> Any:
-    return np.arange(start, stop, dtype=np.int64)[None, :]
-
-
-_COMPUTE: dict[str, Any] = {
+_COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
     "at": _at,
-    "column": _column,
-    "arange": _arange,
+    "column": lambda a, _: np.swapaxes(a, -1, -2) if np.ndim(a) > 1 else a,
+    "arange": lambda start, stop: np.arange(start, stop, dtype=np.int64)[None, :],
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "//": _quotient,
-    "%": _remainder,
-    "cdiv": _cdiv,
+    "%": lambda a, b: a % b if _natural(a, b) else a - _quotient(a, b) * b,
+    "cdiv": lambda a, b: _quotient(a + b - 1, b),
     "min": np.minimum,
     "max": np.maximum,
     "==": operator.eq,
@@ -250,7 +219,7 @@ _COMPUTE: dict[str, Any] = {
     ">=": operator.ge,
     "and": np.logical_and,
     "or": np.logical_or,
-    "not": _not,
+    "not": lambda a, _: np.logical_not(a),
 }
 
 
@@ -289,17 +258,9 @@ def parts(formula: Like) -> Iterator[Formula]:
 
 
 def symbols(formula: Like) -> frozenset[str]:
-    return frozenset(_symbols(of(formula)))
-
-
-def _symbols(f: Formula) -> Iterator[str]:
-    if isinstance(f, Sym):
-        yield f.name
-    elif isinstance(f, Binary):
-        if f.op == "at":
-            yield "rank"  # every rank has rows of its own in a table
-        yield from _symbols(f.left)
-        yield from _symbols(f.right)
+    # Every rank has rows of its own in a table.
+    tables = {"rank" for f in parts(formula) if isinstance(f, Binary) and f.op == "at"}
+    return frozenset({f.name for f in parts(formula) if isinstance(f, Sym)} | tables)
 
 
 _PRECEDENCE = {**dict.fromkeys(_OPPOSITE, 1), "or": 2, "and": 3, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
@@ -322,7 +283,8 @@ def text(formula: Like, outer: int = 0) -> str:
     if f.op in _CALL:
         return f"{_CALL[f.op]}({text(f.left)}, {text(f.right)})"
     if f.op == "not":
-        return text(_opposite(f.left), outer)
+        test = f.left if isinstance(f.left, Binary) and f.left.op in _OPPOSITE else Binary("!=", f.left, Const(0))
+        return text(Binary(_OPPOSITE[test.op], test.left, test.right), outer)
     if f.op == "column":
         return f"{text(f.left, _INDEXED)}[:, None]"
     level = _PRECEDENCE[f.op]
@@ -333,10 +295,3 @@ def text(formula: Like, outer: int = 0) -> str:
     behind = text(right, level if f.op == "+" else level + 1)
     out = f"{before} {_SPELLED.get(f.op, f.op)} {behind}"
     return f"({out})" if level < outer else out
-
-
-def _opposite(f: Formula) -> Formula:
-    """What is 1 where the formula is 0, and 0 elsewhere, as a comparison."""
-    if isinstance(f, Binary) and f.op in _OPPOSITE:
-        return Binary(_OPPOSITE[f.op], f.left, f.right)
-    return Binary("==", f, Const(0))

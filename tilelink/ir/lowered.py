@@ -119,8 +119,8 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """`by_data`: some of the box, data says what. `param`: what the program, and the `Compute`s that take it, call it."""
+class _Access:
+    """`by_data`: some of the box, data says what. `param`: what the program, and each `Compute` of its value, call it."""
 
     buffer: str
     rank: Formula
@@ -130,17 +130,15 @@ class Read:
     param: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """`by_data`: some of the box, data says what: it does not count as written, and tiles of no other loop write there, nor does
-    another tile without asking data. `param`: what the program, and the `Compute` that gives it, call it."""
+class Read(_Access):
+    __slots__ = ()
 
-    buffer: str
-    rank: Formula
-    box: Box
-    by_data: Data | None = None
-    loc: Loc | None = None
-    param: str = ""
+
+class Write(_Access):
+    """`by_data`: it does not count as written, and tiles of no other loop write there, nor does another tile without asking
+    data."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from tilelink.ir import Shown
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import GridAxis, here
+from tilelink.ir.partition import Channel, GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Schedule, SortKey
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
@@ -305,11 +304,8 @@ class Stage:
     """Copy the arguments that peers read into their slots, then tell every peer that they are ready."""
 
     tensors: tuple[str, ...]
-
-    @property
-    def executor(self) -> str:
-        """What a lowered plan calls it."""
-        return "stage"
+    executor: ClassVar[str] = "stage"
+    """What a lowered plan calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,10 +346,7 @@ class Keep:
     it: a copy within one GPU is made by its SMs, and workers that wait may have taken them all."""
 
     path: str
-
-    @property
-    def stream(self) -> int:
-        return MAIN
+    stream: ClassVar[int] = MAIN
 
     @property
     def executor(self) -> str:
@@ -380,6 +373,14 @@ class Layout:
     """Allocated by `tilelink.empty`: peers can read it in place."""
 
 
+LL_DATA = 4
+"""Bytes of data in a word of NCCL's LL protocol, whose other 4 hold the number of the call.
+
+Who reads such a word sees from the number whether the data is this call's, so that nothing is signalled: no barrier, no
+release that waits until all stores have arrived, no word that is set behind them. It costs twice the bytes."""
+LL_MOST = 384 * 1024
+"""Bytes that a rank gets from its peers by a tensor, up to which twice as many take less time than a release and a signal:
+on two H200s 128 KiB take 0.9 µs less, and 512 KiB as long (docs/performance.md)."""
 COPIES = 512
 """How many copies of the epoch a workspace keeps: one for each worker, which in epoch-signalled calls counts for itself."""
 

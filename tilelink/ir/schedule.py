@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from tilelink.ir.topology import Device
 
@@ -32,24 +32,13 @@ class Engine:
         return self.name
 
 
-WORKERS = Engine(
-    name="workers", by="kernel", adds=True, compares=True, in_turn=False, computes=True, sm="worker", launched=True
-)
-COPY_ENGINE = Engine(
-    name="copy engine",
-    by="stream",
-    adds=False,
-    compares=False,
-    in_turn=True,
-    computes=False,
-    sm="within",
-    launched=False,
-)
-LIBRARY = replace(COPY_ENGINE, name="library function", computes=True, sm="always")
-EPILOGUE = Engine(
-    name="epilogue", by="step", adds=True, compares=True, in_turn=False, computes=True, sm="never", launched=False
-)
 HOST = Engine(name="host", by="host", adds=True, compares=True, in_turn=True, computes=False, sm="never", launched=True)
+WORKERS = replace(HOST, name="workers", by="kernel", in_turn=False, computes=True, sm="worker")
+EPILOGUE = replace(WORKERS, name="epilogue", by="step", sm="never", launched=False)
+LIBRARY = Engine(
+    name="library function", by="stream", adds=False, compares=False, in_turn=True, computes=True, sm="always", launched=False
+)  # fmt: skip
+COPY_ENGINE = replace(LIBRARY, name="copy engine", computes=False, sm="within")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +81,16 @@ def across(names: tuple[str, ...]) -> int:
     return int(words[-1][1]) if words and len(words[-1]) == 2 else len(words[-1:])
 
 
-def _as_called(name: str, given: Iterable[str], tile: Iterable[tuple[str, int]], **options: tuple[Any, Any]) -> str:
-    """`sms(2, M=128, push=True)`: the call that makes a placement. `options`: values by name, and what they are if not given."""
-    tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in tile]
-    said = [f"{option}={_shown(value)}" for option, (value, default) in options.items() if value != default]
+_OPTIONS = {"warps": "num_warps", "stages": "num_stages"}
+"""What the calls that make placements call some fields."""
+
+
+def _as_called(name: str, p: Placement, *given: str) -> str:
+    """`sms(2, M=128, push=True)`: the call that makes a placement, behind `given` what does not go without saying."""
+    tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in p.tile]
+    others = [f for f in fields(p) if f.name not in ("count", "part", "into", "function", "runs", "tile")]
+    values = [(f, getattr(p, f.name)) for f in others]
+    said = [f"{_OPTIONS.get(f.name, f.name)}={_shown(value)}" for f, value in values if value != f.default]
     return f"{name}({', '.join([*given, *tiles, *said])})"
 
 
@@ -125,14 +120,11 @@ class Sms:
     push: bool | None = None
     warps: int = 4
     stages: int = 3
+    maxnreg: int | None = None
     own_kernel: bool = False
     joins: str | None = None
     part: float | None = None
-    maxnreg: int | None = None
-
-    @property
-    def engine(self) -> Engine:
-        return WORKERS
+    engine: ClassVar[Engine] = WORKERS
 
     @property
     def options(self) -> KernelOptions:
@@ -140,19 +132,7 @@ class Sms:
         return KernelOptions(self.warps, self.stages, self.maxnreg)
 
     def __repr__(self) -> str:
-        given = [str(n) for n in (self.count, self.part) if n is not None]
-        return _as_called(
-            "sms",
-            given,
-            self.tile,
-            order=(self.order, ("row",)),
-            push=(self.push, None),
-            num_warps=(self.warps, 4),
-            num_stages=(self.stages, 3),
-            maxnreg=(self.maxnreg, None),
-            own_kernel=(self.own_kernel, False),
-            joins=(self.joins, None),
-        )
+        return _as_called("sms", self, *(str(n) for n in (self.count, self.part) if n is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +146,10 @@ class CopyEngine:
     order: Order = ()
     push: bool | None = None
     streams: int = 1
-
-    @property
-    def engine(self) -> Engine:
-        return COPY_ENGINE
+    engine: ClassVar[Engine] = COPY_ENGINE
 
     def __repr__(self) -> str:
-        options = {"order": (self.order, ()), "push": (self.push, None), "streams": (self.streams, 1)}
-        return _as_called("copy_engine", [], self.tile, **options)
+        return _as_called("copy_engine", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +165,7 @@ class Fused:
     deferred: bool | None = False
 
     def __repr__(self) -> str:
-        return _as_called("fused", [repr(self.into)], self.tile, deferred=(self.deferred, False))
+        return _as_called("fused", self, repr(self.into))
 
 
 LENGTH, COUNT = 1 << 31, 1024
@@ -234,10 +210,7 @@ class Library:
     streams: int = 1
     runs: bool = False
     fallback: Placement | None = None
-
-    @property
-    def engine(self) -> Engine:
-        return LIBRARY
+    engine: ClassVar[Engine] = LIBRARY
 
     @property
     def name(self) -> str:
@@ -249,9 +222,7 @@ class Library:
         return f"{module}.{name}" if module and name else repr(type(function).__name__)
 
     def __repr__(self) -> str:
-        function = repr(self.function) if isinstance(self.function, str) else self.name
-        options = {"order": (self.order, ()), "streams": (self.streams, 1), "fallback": (self.fallback, None)}
-        return _as_called("library", [function], self.tile, **options)
+        return _as_called("library", self, repr(self.function) if isinstance(self.function, str) else self.name)
 
 
 Placement: TypeAlias = Sms | CopyEngine | Fused | Library

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Binary, Const, Formula, Sym, evaluate, substitute, symbols
+from tilelink.ir.formula import Const, Formula, Sym, evaluate, substitute, symbols
 
 RANK_AXIS = "R"
 """The axis of ranks, where there is one; in a tile program, the one that the step speaks of."""
@@ -228,16 +228,12 @@ def _terms(formula: Formula, ranks: int | None) -> dict[str, int] | None:
         return {} if formula == RANKS else {formula.name: 1}
     if formula.op == "%" and formula.right == RANKS:
         return _terms(formula.left, ranks)
-    if formula.op not in ("+", "-"):
-        if ranks is None or symbols(formula) != frozenset({RANKS.name}):
+    if formula.op in ("+", "-"):
+        left, right = _terms(formula.left, ranks), _terms(formula.right, ranks)
+        if left is None or right is None:
             return None
-        return {ONE: evaluate(formula, {RANKS.name: ranks})}
-    return _added(formula, ranks)
-
-
-def _added(formula: Binary, ranks: int | None) -> dict[str, int] | None:
-    left, right = _terms(formula.left, ranks), _terms(formula.right, ranks)
-    if left is None or right is None:
+        sign = 1 if formula.op == "+" else -1
+        return {name: left.get(name, 0) + sign * right.get(name, 0) for name in (*left, *right)}
+    if ranks is None or symbols(formula) != frozenset({RANKS.name}):
         return None
-    sign = 1 if formula.op == "+" else -1
-    return {name: left.get(name, 0) + sign * right.get(name, 0) for name in (*left, *right)}
+    return {ONE: evaluate(formula, {RANKS.name: ranks})}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
+from tilelink.ir.partition import Channel
 from tilelink.ir.plan import InPlace, Layout, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait, walk
 from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import GridAxis, here, holder
+from tilelink.ir.partition import Channel, ChannelAxis, GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, tests_above, walk
 from tilelink.ir.shape import RANKS, around, rank_along

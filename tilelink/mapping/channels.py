@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.partition import Channel, ChannelAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ranks_along

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.channel import ChannelAxis
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import ChannelAxis, GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, OfTile, Tiles, walk
 from tilelink.ir.schedule import Schedule

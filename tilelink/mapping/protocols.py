@@ -8,9 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
-from tilelink.ir.ll_protocol import DATA, MOST
-from tilelink.ir.plan import COPIES, CallEntry, Plan, StepPlan
+from tilelink.ir.partition import Channel
+from tilelink.ir.plan import COPIES, LL_DATA, LL_MOST, CallEntry, Plan, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries
@@ -58,13 +57,13 @@ def by_ll(plan: Plan) -> frozenset[str]:
 def _small(plan: Plan, tensor: str) -> bool:
     """Whether it is a tensor of whole words on each row, and of few of them. Of one without any nobody would hear."""
     buffer = plan.buffer_or_none(tensor)
-    if buffer is None or buffer.space != "symmetric" or ITEM_BYTES[buffer.dtype] not in (2, DATA):
+    if buffer is None or buffer.space != "symmetric" or ITEM_BYTES[buffer.dtype] not in (2, LL_DATA):
         return False
     for rank in range(plan.topology.ranks):
         extents = [int(F.evaluate(e, plan.env(rank))) for e in buffer.extents]
-        most = MOST * plan.topology.ranks // max(plan.topology.ranks - 1, 1)
+        most = LL_MOST * plan.topology.ranks // max(plan.topology.ranks - 1, 1)
         nbytes = math.prod(extents) * ITEM_BYTES[buffer.dtype]
-        if not extents or not 0 < nbytes <= most or extents[-1] * ITEM_BYTES[buffer.dtype] % DATA:
+        if not extents or not 0 < nbytes <= most or extents[-1] * ITEM_BYTES[buffer.dtype] % LL_DATA:
             return False
     return True
 
@@ -89,7 +88,7 @@ def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
         return False
     if not step.push and tensor.names_holders(step.step.binding(param).view):
         return False
-    return ITEM_BYTES[tensor.dtype] == DATA or _even(plan, step, param)
+    return ITEM_BYTES[tensor.dtype] == LL_DATA or _even(plan, step, param)
 
 
 def _even(plan: Plan, step: StepPlan, param: str) -> bool:
@@ -136,7 +135,7 @@ def _of_words(plan: Plan, step: StepPlan, op: Load | Store) -> bool:
         return False
     if isinstance(entry, Whole):
         return True
-    elements = DATA // ITEM_BYTES[tensor.dtype]
+    elements = LL_DATA // ITEM_BYTES[tensor.dtype]
     grids = [g for g in (*step.grid, *step.loops) if g.dim == view[-1].dim]
     if not isinstance(entry, OfTile) or not grids or any(g.kind != "plain" for g in grids):
         return False

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
+from tilelink.ir.partition import Channel
 from tilelink.ir.plan import Signal, StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait, walk
 from tilelink.ir.schedule import Schedule

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.ir.channel import Channel
+from tilelink.ir.partition import Channel
 from tilelink.ir.plan import (
     MAIN,
     CallEntry,

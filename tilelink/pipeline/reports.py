@@ -7,12 +7,10 @@ from functools import cache
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import KernelSource, Site
-from tilelink.ir.ll_protocol import DATA
-from tilelink.ir.partition import part
-from tilelink.ir.plan import Plan
+from tilelink.ir.partition import Channel, part
+from tilelink.ir.plan import LL_DATA, Plan
 from tilelink.ir.shape import ITEM_BYTES, rank_along
 from tilelink.ir.wiring import TensorAxis
 from tilelink.mapping import raising
@@ -85,7 +83,7 @@ def _element(plan: Plan, name: str, flag: int, rank: int) -> dict[int, int]:
     tensor, env = plan.wiring.tensor(name), plan.env(rank)
     stored = [k for k, a in enumerate(tensor.axes) if not a.own_slice]
     extents = [int(F.evaluate(e, env)) for e in plan.buffer(name).extents]
-    at = np.unravel_index(flag * (DATA // ITEM_BYTES[tensor.dtype]), extents)
+    at = np.unravel_index(flag * (LL_DATA // ITEM_BYTES[tensor.dtype]), extents)
     return {k: int(p) + int(F.evaluate(_first(tensor.axes[k]), env)) for k, p in zip(stored, at, strict=True)}
 
 

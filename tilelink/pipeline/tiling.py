@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tilelink.frontend import ranks_here
-from tilelink.ir.ll_protocol import MOST as LL
+from tilelink.ir.plan import LL_MOST
 from tilelink.ir.schedule import Sms
 from tilelink.pipeline.schedules import sms
 
@@ -125,7 +125,7 @@ def _rows(x: Any, tiles: int) -> int:
 
 def _by_words(nbytes: int) -> bool:
     """Whether so many bytes of each rank come by the LL protocol."""
-    return nbytes * max(ranks_here() - 1, 1) <= LL
+    return nbytes * max(ranks_here() - 1, 1) <= LL_MOST
 
 
 def _few(elements: int) -> tuple[int, int]:

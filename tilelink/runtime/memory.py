@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
-from tilelink.ir.ll_protocol import DATA
-from tilelink.ir.plan import COPIES, Buffer, Plan, StepPlan
+from tilelink.ir.partition import Channel
+from tilelink.ir.plan import COPIES, LL_DATA, Buffer, Plan, StepPlan
 from tilelink.runtime.grid import context_along
 from tilelink.runtime.refusals import Place, not_shared
 
@@ -188,7 +187,7 @@ def _slots(plan: Plan, b: Buffer) -> list[Region]:
     name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
     if b.tensor in plan.ll:
         # Memory of its own: what other calls leave behind could read like the number of this one.
-        name, nbytes = f"{b.tensor}.ll", nbytes // DATA * WORD
+        name, nbytes = f"{b.tensor}.ll", nbytes // LL_DATA * WORD
     return [Region(f"{name}/{k}", nbytes, b.shared) for k in range(b.slots)]
 
 

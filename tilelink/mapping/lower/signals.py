@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import ENTERED, READY, Await, Data, Flags, For, Op, Signal
+from tilelink.ir.partition import Channel, ChannelAxis
 from tilelink.ir.plan import Plan
 from tilelink.ir.plan import Signal as Said
 from tilelink.ir.program import At, Gather, Notify, Wait, Whole
