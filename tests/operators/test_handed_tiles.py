@@ -12,7 +12,7 @@ import tilelink
 import tilelink.language as tl
 from tests.operators.language import ring_gather
 from tilelink import Operator, TilelinkError, copy_engine, fused, sms
-from tilelink.codegen.register_forwarding import lanewise
+from tilelink.codegen.memory import lanewise
 from tilelink.ir.topology import Device, Topology
 from tilelink.ops.all_reduce import spread
 from tilelink.ops.programs import keep, scatter, share

@@ -23,7 +23,7 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.compiled import Compiled, emitted
-from tilelink.proof.residency import crowded
+from tilelink.proof.cycles import crowded
 from tilelink.proof.table import Table
 from tilelink.runtime.simulated.streams import Multiprocessors
 

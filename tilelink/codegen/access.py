@@ -14,11 +14,9 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import For, If, Op, Read, Write
 from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.plan import LL_DATA
-from tilelink.ir.program import At, Expr, Gather, IndexEntry, OfTile, Whole
-from tilelink.ir.program import Load as LoadOp
-from tilelink.ir.program import Store as StoreOp
+from tilelink.ir.program import At, Expr, Gather, IndexEntry, Load, OfTile, Store, Whole
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
+from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 Entries: TypeAlias = "Sequence[tuple[ViewAxis, IndexEntry]]"
 
@@ -33,39 +31,29 @@ class Term:
     stride: Formula
 
 
-def expression(scope: Scope, expr: Expr) -> str:
-    """The text of a user's expression, with the results of bounds put in."""
-    return scope.spelled(expr.text)
-
-
 def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
     """Declare a tile of the program's variable `var`."""
+    begin, end = scope.names.fresh(f"{var}_begin"), scope.names.fresh(f"{var}_end")
     length = grid.tile if grid.tile is not None else padded(scope, grid.step)
-    fresh = scope.names.fresh
-    names = TileNames(fresh(f"{var}_begin"), fresh(f"{var}_end"), fresh(f"{var}_at"), fresh(f"{var}_in"), grid, length)
-    names.pairs, names.pairs_inside = fresh(f"{var}_pair"), fresh(f"{var}_pair_in")
-    scope.tiles[var] = names
+    names = scope.tiles[var] = _with_lanes(scope, var, TileNames(begin, end, grid, length))
     return names
 
 
 def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
     """The lanes of a whole axis: a block padded to a power of two."""
     if dim not in scope.wholes:
-        name = label(dim)
         lengths = extents(scope, size)
         length = power_of_two(max(lengths))
-        scope.wholes[dim] = TileNames(
-            "0",
-            scope.text(size),
-            scope.names.fresh(f"{name}_at"),
-            scope.names.fresh(f"{name}_in"),
-            GridAxis(dim, "plain", size, None),
-            length,
-            whole=lengths == {length},
-            pairs=scope.names.fresh(f"{name}_pair"),
-            pairs_inside=scope.names.fresh(f"{name}_pair_in"),
-        )
+        tile = TileNames("0", scope.text(size), GridAxis(dim, "plain", size, None), length, whole=lengths == {length})
+        scope.wholes[dim] = _with_lanes(scope, label(dim), tile)
     return scope.wholes[dim]
+
+
+def _with_lanes(scope: Scope, name: str, tile: TileNames) -> TileNames:
+    tile.at, tile.inside, tile.pairs, tile.pairs_inside = (
+        scope.names.fresh(f"{name}_{what}") for what in ("at", "in", "pair", "pair_in")
+    )
+    return tile
 
 
 def label(dim: str) -> str:
@@ -103,14 +91,6 @@ def mask_of(tile: TileNames) -> str | None:
     return None if tile.whole else inside(tile)
 
 
-def _paired(scope: Scope, tile: TileNames, pairs: Formula, block: int | None) -> Term:
-    """A lane for two positions each, of words that hold two elements. Such a tile begins at a multiple of its length; `pairs`:
-    how many there are on the axis."""
-    tile.used.add("pairs")
-    tile.pairs_end = scope.text(pairs)
-    return Term(tile.pairs, block, tile.pairs_inside, F.of(1))
-
-
 def lane_lines(lines: Lines, tile: TileNames) -> None:
     """The lanes and the mask of a tile, where something used them."""
     if "at" in tile.used:
@@ -136,17 +116,11 @@ class Accessed:
     def of(body: tuple[Op, ...], tests: tuple[Formula, ...] = ()) -> Accessed:
         op = body[-1]
         if isinstance(op, If):
-            return Accessed.of(op.body, _conjuncts(op.test or F.of(1)))
+            return Accessed.of(op.body, F.conjuncts(op.test or F.of(1)))
         if isinstance(op, For):
             return Accessed.of(op.body)
         assert isinstance(op, Read | Write)
         return Accessed(op, tests)
-
-
-def _conjuncts(test: Formula) -> tuple[Formula, ...]:
-    if isinstance(test, F.Binary) and test.op == "and":
-        return (*_conjuncts(test.left), *_conjuncts(test.right))
-    return (test,)
 
 
 def address(
@@ -170,14 +144,8 @@ def address(
 
 
 def _terms(scope: Scope, tensor: TensorDecl, index: Entries, found: Accessed) -> tuple[list[Term], int]:
-    """One term per stored axis of the memory that is touched, and the number of block axes.
-
-    Of a tensor that comes by the LL protocol the last axis is one of flags.
-    """
-    extents = scope.lowered.buffer(tensor.name).extents
-    each = elements_of_word(scope, tensor)
-    if each > 1:
-        extents = (*extents[:-1], pairs_of(scope, tensor, extents[-1]))
+    """One term per stored axis of the memory that is touched, and the number of block axes."""
+    memory = extents_and_elements(scope, tensor.name)
     blocks = 0
     gathered: int | None = None
     placed: dict[int, Term] = {}
@@ -190,15 +158,9 @@ def _terms(scope: Scope, tensor: TensorDecl, index: Entries, found: Accessed) ->
             if gathered is None:
                 gathered, blocks = blocks, blocks + 1
             block = gathered
-        if v.axis is None or not kept:
-            continue
-        axis = stored_axis(tensor, v.axis)
-        if each > 1 and axis == len(extents) - 1:
-            assert isinstance(e, (OfTile, Whole))
-            placed[axis] = _paired(scope, _tile(scope, tensor, v, e), extents[-1], block)
-            continue
-        stride = scope.stride(tensor.name, axis, extents)
-        placed[axis] = _term(scope, tensor, v, e, found, found.op.box[axis][0], block, stride)
+        if v.axis is not None and kept:
+            axis = stored_axis(tensor, v.axis)
+            placed[axis] = _term(scope, tensor, (v, e), axis, block, found, memory)
     return [placed[k] for k in sorted(placed)], blocks
 
 
@@ -213,12 +175,20 @@ def stored_axis(tensor: TensorDecl, axis: int) -> int:
 
 
 def _term(
-    scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, found: Accessed, first: Formula, block: int | None,
-    stride: Formula,
+    scope: Scope, tensor: TensorDecl, entry: tuple[ViewAxis, IndexEntry], axis: int, block: int | None, found: Accessed,
+    memory: tuple[tuple[Formula, ...], int],
 ) -> Term:  # fmt: skip
-    place = scope.places.get(tensor.name)
-    if isinstance(e, (OfTile, Whole)):
+    (v, e), (extents, each), first = entry, memory, found.op.box[axis][0]
+    if each > 1 and axis == len(extents) - 1:
+        # A lane for each word. Such a tile begins at a multiple of its length.
+        assert isinstance(e, (OfTile, Whole))
         tile = _tile(scope, tensor, v, e)
+        tile.used.add("pairs")
+        tile.pairs_end = scope.text(extents[-1])
+        return Term(tile.pairs, block, tile.pairs_inside, F.of(1))
+    stride = scope.stride(tensor.name, axis, extents)
+    if isinstance(e, (OfTile, Whole)):
+        tile, place = _tile(scope, tensor, v, e), scope.places.get(tensor.name)
         at, mask = lanes(tile), mask_of(tile)
         if place is not None and place.axis == v.axis:
             return Term(f"({at} - {place.first})", block, mask, stride)
@@ -238,14 +208,14 @@ def named(scope: Scope, e: At | Gather) -> Formula:
     """What the lowered plan calls a position; as text it is what the program says."""
     at = F.substitute(e.expr.named, {"RANKS": scope.step.ranks})
     if isinstance(at, F.Binary):
-        scope.known.setdefault(at, Sym(atom(expression(scope, e.expr))))
+        scope.known.setdefault(at, Sym(atom(scope.expression(e.expr))))
     return at
 
 
 def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather, at: Formula) -> None:
     text = scope.text(at)
     if not (text.isidentifier() or text.isdigit()):
-        text = scope.named(f"{tensor.name}_index", expression(scope, e.expr))
+        text = scope.named(f"{tensor.name}_index", scope.expression(e.expr))
         scope.known[at] = Sym(text)
     # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
     if scope.reports.checks.debug and not e.expr.positional:
@@ -254,33 +224,35 @@ def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather
         scope.lines.add(f"shmem.check_below({text}, {size}, {report}, t)", scope.loc)
 
 
-def tiles_of(scope: Scope, op: LoadOp | StoreOp) -> list[TileNames]:
+def tiles_of(scope: Scope, op: Load | Store) -> list[TileNames]:
     """Those of the axes that the block has which is loaded or stored."""
     tensor = scope.declared(op.param)
-    found = stored(tensor, indexed(scope.step.step, op.param, op.index))
+    found = stored(tensor, scope.indexed(op))
     return [_tile(scope, tensor, v, e) for v, e in found if isinstance(e, (OfTile, Whole))]
 
 
-def inside_of(scope: Scope, op: LoadOp) -> str | None:
+def inside_of(scope: Scope, op: Load) -> str | None:
     """Which lanes of a tile are elements, as a mask of its block; None: all of them."""
     blocks = tiles_of(scope, op)
     masks = [(mask_of(tile), _expand(k, len(blocks))) for k, tile in enumerate(blocks)]
     return " & ".join(f"{mask}{side}" for mask, side in masks if mask is not None) or None
 
 
-def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
-    """Flags of two elements on an axis of that size, under a name."""
-    pairs = size // 2
+def extents_and_elements(scope: Scope, buffer: str) -> tuple[tuple[Formula, ...], int]:
+    """The extents of a memory, and how many elements a position of its last axis has: of a tensor that comes by the LL protocol
+    that is an axis of words, under a name."""
+    extents = scope.lowered.buffer(buffer).extents
+    if not scope.is_ll(buffer):
+        return extents, 1
+    tensor = scope.plan.wiring.tensor(buffer)
+    each, pairs = LL_DATA // ITEM_BYTES[tensor.dtype], extents[-1] // 2
+    if each == 1:
+        return extents, 1
     if pairs not in scope.formulas.names:
         scope.formulas.define(pairs, scope.names.fresh(f"{label(tensor.axes[-1].name)}_pairs"))
     if in_sixteens(scope.plan, pairs):
         scope.formulas.multiples.add(pairs)
-    return pairs
-
-
-def elements_of_word(scope: Scope, tensor: TensorDecl) -> int:
-    """Of a tensor that comes by the LL protocol; of others 1."""
-    return LL_DATA // ITEM_BYTES[tensor.dtype] if scope.is_ll(tensor.name) else 1
+    return (*extents[:-1], pairs), each
 
 
 def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilelink.codegen import access, loops, masks, memory, signals, waits
-from tilelink.codegen.access import expression
+from tilelink.codegen import access, loops, memory, signals
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
 from tilelink.ir.partition import GridAxis, extent
@@ -44,7 +43,7 @@ def _nothing(scope: Scope, op: Tile) -> None:
 def _bounds(scope: Scope, op: Bounds) -> None:
     """Nothing is emitted but of a mask: the name stands for what is known already."""
     if op.what == "mask":
-        return masks.emit(scope, op)
+        return loops.emit_mask(scope, op)
     scope.replaced[op.name] = _bound(scope, op)
     scope.inside.update([op.name] if op.what in ("begin", "segment") else [])
 
@@ -89,11 +88,11 @@ def _holder(scope: Scope, op: Holder) -> None:
 
 def _let(scope: Scope, op: Let) -> None:
     targets = ", ".join(scope.local(name) for name in op.target)
-    scope.lines.add((f"{targets} = " if targets else "") + expression(scope, op.value), op.loc)
+    scope.lines.add((f"{targets} = " if targets else "") + scope.expression(op.value), op.loc)
 
 
 def _check(scope: Scope, op: Check) -> None:
-    condition = expression(scope, op.condition)
+    condition = scope.expression(op.condition)
     if scope.reports.checks.debug:
         report = scope.report("holds", op.text or f"`{op.condition.text}`", op.loc)
         scope.lines.add(f"shmem.check({condition}, {report}, t)", op.loc)
@@ -107,7 +106,7 @@ def _move(scope: Scope, op: Move) -> None:
 
 def _raw(scope: Scope, op: Raw) -> None:
     """Raw pointers: what the program says goes into the text as it is."""
-    args = [expression(scope, a) for a in op.args]
+    args = [scope.expression(a) for a in op.args]
     if op.what == "pointer":
         text = scope.tensor(scope.declared(op.param or "").name)
     elif op.what == "rank":
@@ -115,7 +114,7 @@ def _raw(scope: Scope, op: Raw) -> None:
     elif op.what == "effect":
         text = args[0]
     else:
-        context = [scope.own_context()] if op.what in ("symm_at", "notify") else []
+        context = [scope.context()] if op.what in ("symm_at", "notify") else []
         text = f"shmem.{op.what}({', '.join([*args, *context])})"
     scope.lines.add(text if op.name is None else f"{scope.local(op.name)} = {text}", op.loc)
 
@@ -131,7 +130,7 @@ _EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Store: memory.store,
     Move: _move,
     Notify: signals.notify,
-    Wait: waits.wait,
+    Wait: signals.wait,
     Let: _let,
     Check: _check,
     Raw: _raw,

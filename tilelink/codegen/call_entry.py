@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilelink.codegen import waits
+from tilelink.codegen import signals
 from tilelink.codegen.access import power_of_two
 from tilelink.codegen.function import Function, arguments
 from tilelink.codegen.scope import File, Scope, open_scope
 from tilelink.codegen.text import Names
-from tilelink.codegen.waits import Flag
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import AWAIT_FLAG, Arg, Site
@@ -135,7 +134,7 @@ def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
     flags = scope.arg(Arg(f"{what}_at", "state", what))
     if scope.reports.checks.watchdog:
         with lines.block(f"for {pe} in range(RANKS):"):
-            waits.wait_until(scope, Flag(flags, pe, what, "", path=path), value)
+            signals.wait_until(scope, (flags, pe), value, what, "", path=path)
     else:
         lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.lowered.topology.ranks)})")
         lines.add(f"shmem.signal_wait_each({flags} + {pe}, shmem.CMP_GE, {value}, {pe} < RANKS)")
@@ -157,10 +156,10 @@ def _single(file: File) -> Scope:
 
 def _totals(scope: Scope, flags: Flags, start: str, flag: str, inside: str) -> None:
     """`start`, `flag`, `inside`: names in the loop over flags: where a block of them begins, the block, and which of it exist."""
-    lines, expected = scope.lines, waits.expected_at(scope, flags)
+    lines, expected = scope.lines, signals.expected_at(scope, flags)
     lines.say(f"what the flags of `{flags.name}` will have counted up to after this call")
     if flags.count == F.of(1):
-        lines.add(f"tl.store({expected}, tl.load({expected}) + {waits.arrivals(scope, flags, F.of(0))})")
+        lines.add(f"tl.store({expected}, tl.load({expected}) + {signals.arrivals(scope, flags, F.of(0))})")
         return
     total = scope.names.fresh(f"{flags.name}_count")
     lines.add(f"{total} = {scope.text(flags.count)}")
@@ -168,7 +167,7 @@ def _totals(scope: Scope, flags: Flags, start: str, flag: str, inside: str) -> N
         lines.add(f"{flag} = {start} + tl.arange(0, {LANES})")
         lines.add(f"{inside} = {flag} < {total}")
         at, mask = f"{expected} + {flag}", f"mask={inside}"
-        more = waits.arrivals(scope, flags, Sym(flag))
+        more = signals.arrivals(scope, flags, Sym(flag))
         lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
 
 

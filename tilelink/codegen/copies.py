@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import access, ll_protocol, ops, signals, waits
-from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen import access, memory, ops, signals
+from tilelink.codegen.scope import TRITON_DTYPES, Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
@@ -32,7 +32,7 @@ def _op(scope: Scope, op: Op) -> None:
     if isinstance(op, Await):
         if scope.lowered.flag(op.flags).style != "data":
             copy = next(o for o in walk(scope.part.body) if isinstance(o, Copy))
-            waits.await_one(scope, op, copy.source.buffer.removesuffix(STAGE))
+            signals.await_one(scope, op, copy.source.buffer.removesuffix(STAGE))
     elif isinstance(op, Copy):
         _copy(scope, op)
     else:
@@ -99,28 +99,26 @@ def _copy(scope: Scope, op: Copy) -> None:
         to = scope.named(f"{target}_there", f"shmem.ptr({to}, {pe}, {context})")
     into, out = _offset(scope, to, op.target, here, places), _offset(scope, start, op.source, there, places)
     ends = f"{into}, {out}, {scope.text(count)}"
-    loc = op.source.loc
-    assert loc is not None
     if by_words:
-        text = ll_protocol.store_block(scope, scope.plan.wiring.tensor(target), ends)
+        memory.say_words(scope)
+        text = f"shmem.ll_store_block({ends}, epoch, {TRITON_DTYPES[scope.plan.wiring.tensor(target).dtype]})"
     elif pushed:
-        text = f"putmem_nbi_block({ends}, {pe}, {context})"
+        text = f"shmem.putmem_nbi_block({ends}, {pe}, {context})"
     elif scope.is_ll(source):
-        text = ll_protocol.load_block(scope, scope.plan.wiring.tensor(source), ends, loc)
+        tensor = scope.plan.wiring.tensor(source)
+        given = f"{ends}, epoch, {TRITON_DTYPES[tensor.dtype]}"
+        text = memory.words_awaited(scope, "ll_load_block", given, tensor, op.source.loc)
     elif op.source.rank != scope.step.rank:
-        text = f"getmem_nbi_block({ends}, {scope.text(op.source.rank)}, {context})"
+        text = f"shmem.getmem_nbi_block({ends}, {scope.text(op.source.rank)}, {context})"
     else:  # what stays on its rank may lie in memory that no peer reaches
-        text = f"copy_block({ends})"
-    lines.add(f"shmem.{text}", loc)
+        text = f"shmem.copy_block({ends})"
+    lines.add(text, op.source.loc)
     lines.depth = depth
 
 
 def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], places: list[Formula]) -> str:
     """Where a run begins. Products are 64 bits wide: offsets may pass 2**31. Of words of two elements, flags are counted."""
-    tensor = scope.plan.wiring.tensor(end.buffer.removesuffix(STAGE))
-    each, extents = access.elements_of_word(scope, tensor), [a.extent for a in axes]
-    if each > 1:
-        extents[-1] = access.pairs_of(scope, tensor, extents[-1])
+    extents, each = access.extents_and_elements(scope, end.buffer)
     walked, parts = iter(places), [start]
     for k, axis in enumerate(axes):
         at = axis.first + next(walked, F.of(0)) if axis.length != F.of(1) else axis.first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.codegen import access
-from tilelink.codegen.access import expression, padded
+from tilelink.codegen.access import padded
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
@@ -14,7 +14,7 @@ from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import extent
 from tilelink.ir.program import At, Bounds, IndexEntry, Load, OfTile, Store, Tiles, Whole, has_dot, walk
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
+from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Along:
     tests: tuple[Formula, ...]
 
 
-def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: access.Entries) -> Tma | None:
+def tma(scope: Scope, tensor: TensorDecl, op: Load | Store) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
     It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
@@ -51,7 +51,7 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: access.Entrie
     device = scope.plan.topology.device
     if device.amd or device.capability < 90 or not has_dot(scope.step.step.program) or scope.is_ll(tensor.name):
         return None
-    found = access.Accessed.of(scope.part.of(op))
+    found, index = access.Accessed.of(scope.part.of(op)), scope.indexed(op)
     stored = [
         Along(v, e, found.op.box[access.stored_axis(tensor, v.axis)][0], found.tests)
         for v, e in access.stored(tensor, index)
@@ -116,9 +116,16 @@ def _rows_at(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | Non
 
 
 def _fits(scope: Scope, tensor: TensorDecl, order: tuple[int, ...], block: tuple[int, ...]) -> bool:
-    """Whether a descriptor takes such a block: TMA's own limits."""
-    wide = block[-1] * ITEM_BYTES[tensor.dtype] >= 16
-    return wide and max(block) <= 256 and len(block) <= 5 and _aligned(scope, tensor, order)
+    """Whether a descriptor takes such a block: TMA's own limits, 16-byte rows on every rank, and nothing empty (a descriptor
+    has no empty axis)."""
+    buffer, item = scope.plan.buffer(tensor.name), ITEM_BYTES[tensor.dtype]
+    if block[-1] * item < 16 or max(block) > 256 or len(block) > 5:
+        return False
+    for rank in (0, scope.lowered.topology.ranks - 1):
+        extents = [int(F.evaluate(e, scope.lowered.env(rank))) for e in buffer.extents]
+        if min(extents) < 1 or (extents[order[-1]] * item % 16 and buffer.space != "argument"):
+            return False
+    return buffer.space != "argument" or scope.plan.layout(tensor.name).aligned
 
 
 def _descriptor(
@@ -138,7 +145,7 @@ def _coordinate(scope: Scope, tensor: TensorDecl, along: Along) -> str:
         at = access.named(scope, e)
         if not e.expr.positional and any(at in F.parts(t) for t in along.tests):
             most = scope.text(extent(tensor, v, scope.step.axis))
-            scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({expression(scope, e.expr)}, -1)", most))
+            scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({scope.expression(e.expr)}, -1)", most))
     text, scope.known = scope.text(along.first), known
     return text
 
@@ -158,7 +165,7 @@ def _of_equal_parts(scope: Scope, tile: TileNames) -> bool:
     return cut and tile.grid.tile is not None and size == part * scope.lowered.topology.size(tile.grid.over)
 
 
-def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:
+def _row_major(scope: Scope, tensor: TensorDecl, last: int) -> bool | None:
     """False: the last axis, `last`, has unit stride; True: the one before it has; None: neither."""
     if scope.plan.buffer(tensor.name).space != "argument":
         return False
@@ -166,29 +173,19 @@ def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:
     return {last: False, last - 1: True}.get(unit) if unit is not None else None
 
 
-def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
-    """16-byte rows on every rank, and nothing empty (a descriptor has no empty axis)."""
-    buffer = scope.plan.buffer(tensor.name)
-    item = ITEM_BYTES[tensor.dtype]
-    for rank in (0, scope.lowered.topology.ranks - 1):
-        extents = [int(F.evaluate(e, scope.lowered.env(rank))) for e in buffer.extents]
-        if min(extents) < 1 or (extents[order[-1]] * item % 16 and buffer.space != "argument"):
-            return False
-    return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True
-
-
-def could_be_tma(scope: Scope, tensor: TensorDecl, loads: list[Load], *, always: bool = False) -> Arg | None:
-    """The descriptor through which a load of the tensor will go, if any does; `always`: in every loop that it is emitted in.
+def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, *, always: bool = False) -> Arg | None:
+    """The descriptor through which a load of a parameter will go, if it is bound to the tensor and any does; `always`: in every
+    loop that it is emitted in.
 
     Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
     """
-    for op in loads:
-        index = indexed(scope.step.step, op.param, op.index)
+    for op in (o for o in walk(scope.body) if isinstance(o, Load) and o.param == param):
+        index = scope.indexed(op)
         unnamed = [e.var for _, e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
         for var in unnamed:
             scope.tiles[var] = _of_loop(scope, var, always)
         known = dict(scope.args)
-        found = tma(scope, tensor, op, index)
+        found = tma(scope, tensor, op)
         descriptor = scope.args[found.name] if found is not None else None
         scope.args = known
         for var in unnamed:
@@ -200,10 +197,8 @@ def could_be_tma(scope: Scope, tensor: TensorDecl, loads: list[Load], *, always:
 
 def _of_loop(scope: Scope, var: str, always: bool) -> TileNames:
     """A tile of a loop that is yet to be emitted. Where its masks are left out of whole tiles, other tiles have theirs."""
-    body = scope.step.step.program.body
-    op = next(op for op in walk(body) if isinstance(op, Tiles) and op.var == var)
+    op = next(op for op in walk(scope.body) if isinstance(op, Tiles) and op.var == var)
     grid = scope.step.loop(op)
     masked = any(isinstance(o, Bounds) and o.what == "mask" and o.var == var for o in walk(op.body))
-    limited = masked or any(limit is not None for limit in (op.start, op.stop, op.part))
     whole, extent = masked and not always, grid.tile or padded(scope, grid.step)
-    return TileNames("", "", "", "", grid.free if limited else grid, extent, whole=whole)
+    return TileNames("", "", grid.free if masked or op.limited else grid, extent, whole=whole)

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilelink.codegen.advice import advice_of
 from tilelink.codegen.call_entry import (
     emit_await,
     emit_begin,
@@ -17,20 +16,21 @@ from tilelink.codegen.call_entry import (
     emit_epoch_signalled,
     emit_ready,
 )
-from tilelink.codegen.deferred_epilogue import emit_deferred
 from tilelink.codegen.function import Function
 from tilelink.codegen.names import naming_of
-from tilelink.codegen.reports import Reports, short
-from tilelink.codegen.scope import File
-from tilelink.codegen.step import emit_step
+from tilelink.codegen.scope import File, Reports, short
+from tilelink.codegen.step import emit_deferred, emit_step
 from tilelink.codegen.syntax import check_text
-from tilelink.codegen.trace import Root, Row, traced_kernel
+from tilelink.codegen.text import Row
+from tilelink.codegen.trace import Root, traced_kernel
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
+from tilelink.ir.kernel import Advice, Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import CallEntry, CallExit, KernelPlan, Plan, Stage, StepPlan, Transfer
+from tilelink.ir.program import At, Load, Loop, Param, Store, TileProgram, walk
 from tilelink.ir.schedule import ONE_BLOCK
+from tilelink.ir.shape import Dim
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
@@ -43,7 +43,7 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
         TilelinkError: TL406, something got into the text that is no kernel.
     """
     reports = Reports(checks)
-    file = File(plan, lowered, reports)
+    file = File(plan, lowered, reports, naming_of(plan))
     out = _Text([], [], [] if traced else None)
     if any(isinstance(h, CallEntry) for h in plan.host) and not lowered.entry:
         out.one_block(emit_call_entry(file))
@@ -66,18 +66,17 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
         digest=hashlib.sha256(text.encode()).hexdigest()[:16],
         kernels=tuple(out.kernels),
         lines=lines,
-        functions=_functions(plan),
+        functions=_functions(file),
         sites=tuple(reports.sites),
         traces=tuple(out.traces or ()),
         advice=advice_of(plan),
     )
 
 
-def _functions(plan: Plan) -> tuple[tuple[str, str], ...]:
+def _functions(file: File) -> tuple[tuple[str, str], ...]:
     """A kernel of several roles begins and ends as the last of them."""
-    naming = naming_of(plan)
-    kernels = {k.name: k.roles[-1][0] for k in plan.kernels}
-    by_path = (*naming.functions.items(), *naming.drivers.items())
+    kernels = {k.name: k.roles[-1][0] for k in file.plan.kernels}
+    by_path = (*file.naming.functions.items(), *file.naming.drivers.items())
     return tuple((kernels | {name: path for path, name in by_path}).items())
 
 
@@ -192,7 +191,7 @@ class _Kernel:
 
     @staticmethod
     def of(file: File, kernel: KernelPlan) -> _Kernel:
-        plan, lowered, naming = file.plan, file.lowered, naming_of(file.plan)
+        plan, lowered, naming = file.plan, file.lowered, file.naming
         functions = {f.name: f for path, _ in kernel.roles for f in emit_step(file, plan.step(path))}
         roots = [naming.functions[path] for path, _ in kernel.roles]
         deferred = tuple(emit_deferred(file, s) for s in _deferred(plan, kernel))
@@ -279,13 +278,12 @@ def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
 
 
 def _trace_roots(file: File, kernel: KernelPlan) -> list[Root]:
-    naming = naming_of(file.plan)
-    names = naming.functions
+    names = file.naming.functions
     roots = [Root(names[path], workers, _known_total(file, path)) for path, workers in kernel.beside]
     roots += [Root(names[path], None, _known_total(file, path), turn) for turn, path in enumerate(kernel.in_turn)]
     for turn, step in enumerate(_deferred(file.plan, kernel), len(kernel.in_turn)):
         work_indices = file.lowered.loop(step.path).total * step.subtiles
-        roots.append(Root(naming.drivers[step.path], None, work_indices, turn, names[step.path]))
+        roots.append(Root(file.naming.drivers[step.path], None, work_indices, turn, names[step.path]))
     return roots
 
 
@@ -298,3 +296,37 @@ def _known_total(file: File, path: str) -> F.Formula | None:
     """How many tiles a step has, if data does not say."""
     loop = file.lowered.loop(path)
     return None if loop.by_data is not None else loop.total
+
+
+# -------------------------------------------------------------------------------------------------------------- advice
+def advice_of(plan: Plan) -> tuple[Advice, ...]:
+    """For each `range` loop of the plan's programs by whose variable a tiled axis is indexed."""
+    programs = dict.fromkeys(s.step.program for s in plan.steps)
+    return tuple(a for p in programs for op in walk(p.body) if isinstance(op, Loop) for a in _of_loop(p, op))
+
+
+def _of_loop(program: TileProgram, loop: Loop) -> tuple[Advice, ...]:
+    if loop.target is None:
+        return ()
+    inside = [*walk(loop.body)]
+    found = [
+        (k, param)
+        for op in inside
+        if isinstance(op, (Load, Store))
+        for param in (program.param(op.param),)
+        for k, entry in enumerate(op.index)
+        if isinstance(entry, At) and loop.target in entry.expr.names and _tiled(param, k)
+    ]
+    if not found:
+        return ()
+    k, param = min(found, key=lambda one: one[0])
+    hint = (
+        f"for tiles of `{param.shape.axes[k].name}` write `for {loop.target} in tl.tiles({param.name}, axis={k})`: "
+        f"what `range` counts are single positions, along which a block has no axis"
+    )
+    return (Advice(loop.loc.file, loop.loc.line, max(op.loc.line for op in inside), hint),)
+
+
+def _tiled(param: Param, k: int) -> bool:
+    size = param.shape.axes[k].size
+    return isinstance(size, Dim) and not size.unit

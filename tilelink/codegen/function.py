@@ -1,17 +1,29 @@
-"""An emitted function, and what closes one: definitions at its head, and the kernel arguments that it needs."""
+"""An emitted function: where the tile of a turn lies, definitions at its head, and the kernel arguments that it needs."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from tilelink.codegen import access, segments
-from tilelink.codegen.scope import Scope
-from tilelink.codegen.text import COMMENT, Lines
-from tilelink.errors import Loc
+from tilelink.codegen import access
+from tilelink.codegen.names import read_names
+from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.text import COMMENT, Lines, Row
+from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
+from tilelink.ir.plan import order_of
+from tilelink.ir.schedule import across
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
+
+ORDER = (
+    ("tensor", "ll", "stage"),
+    ("descriptor",),
+    ("flags", "epoch_flags", "expected", "doorbells", "counts", "made", "work_indices"),
+    ("state", "watch"),
+    ("context",),
+)
+"""Kinds of arguments, as they follow one another; others come behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,54 +34,156 @@ class Function:
     name: str
     leading: tuple[str, ...]
     args: tuple[Arg, ...]
-    lines: tuple[tuple[int, str, Loc | None], ...]
+    lines: tuple[Row, ...]
     stores_async: bool = False
     gives: str | None = None
 
 
 def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
     """The function with its definitions at the head and every kernel argument it needs."""
-    step = scope.step
-    head = Lines()
-    table = segments.head(scope)
-    definitions = scope.formulas.definitions()
-    head.rows += [(0, f"{n} = {text}", None) for n, text in definitions]
-    head.extend(table)
+    head, tables = Lines(), _segments(scope)
+    for definition, text in scope.formulas.definitions():
+        head.add(f"{definition} = {text}")
+    head.extend(tables)
     for tile in scope.wholes.values():
         access.lane_lines(head, tile)
-    for const, value in step.step.constants:
+    for const, value in scope.step.step.constants:
         if not isinstance(value, float):
             head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
-    rows = tuple(head.rows + scope.lines.rows)
+    rows = (*head.rows, *scope.lines.rows)
     return Function(name, leading, arguments(scope, rows), rows, scope.stored_async)
 
 
-def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tuple[Arg, ...]:
+def arguments(scope: Scope, rows: tuple[Row, ...]) -> tuple[Arg, ...]:
     code = (text for _, text, _ in rows if not text.startswith(COMMENT))
     words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(code)))
     # Sizes that a fused function needs are among the host's own.
     args = [a for a in scope.args.values() if a.name in words and a.kind not in ("size", "constant")]
+    args.sort(key=lambda a: next((k for k, kinds in enumerate(ORDER) if a.kind in kinds), len(ORDER)))
     named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
     sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
-    axes = dict.fromkeys((RANK_AXIS, *scope.plan.axes))
+    axes, size = dict.fromkeys((RANK_AXIS, *scope.plan.axes)), scope.lowered.topology.size
     rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in words]
-    size = scope.lowered.topology.size
     ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
-    order = {
-        "tensor": 0,
-        "ll": 0,
-        "stage": 0,
-        "descriptor": 1,
-        "flags": 2,
-        "epoch_flags": 2,
-        "expected": 2,
-        "doorbells": 2,
-        "counts": 2,
-        "made": 2,
-        "work_indices": 2,
-        "state": 3,
-        "watch": 3,
-        "context": 4,
-    }
-    args.sort(key=lambda a: order.get(a.kind, 5))
     return (*args, *sizes, *rank, *ranks)
+
+
+# ---------------------------------------------------------------------------------------------------- the tile of a turn
+def open_tiles(scope: Scope) -> dict[str, TileNames]:
+    """Declare the domain's tiles, by variable; their lines come later, when it is known which of them are used. Those of a copy
+    program are called as its axes are."""
+    grids = [g for g in scope.step.grid if g.var is not None or scope.part.copies]
+    for (var, begin, end), g in zip(scope.part.tiles, grids, strict=True):
+        fixed = _index(begin) is None
+        label = access.label(g.dim) if scope.part.copies else var
+        if g.unit:
+            name = scope.names.fresh(f"{label}_begin") if scope.part.copies else scope.local(var)
+            scope.tiles[var] = TileNames(scope.text(begin) if fixed else name, "", g, 1)
+            if fixed:
+                scope.replaced[var] = scope.text(begin)
+            else:
+                scope.known[begin] = Sym(name)
+            continue
+        names = scope.tiles[var] = access.tile_names(scope, label, g)
+        if fixed:
+            names.begin, names.end = scope.text(begin), scope.text(end)
+        if g.table is not None:
+            scope.segments[var] = scope.names.fresh(f"{label}_segment")
+    return dict(scope.tiles)
+
+
+def order_lines(scope: Scope) -> None:
+    """`i0 = …`: the indices of the turn's tile, as far as they tell tiles apart."""
+    step = scope.step
+    if step.order:
+        scope.lines.say(f"the tile of this turn, in order {' '.join(step.order_names)}")
+    asked = {
+        n for f in (*(begin for _, begin, _ in scope.part.tiles), *dict(step.order).values()) for n in F.symbols(f)
+    }
+    for name, value in step.order:
+        if name == "sorted_t":
+            scope.arg(Arg(scope.naming.given[order_of(step.path)], "order", step.path))
+        if name in asked:
+            scope.lines.add(f"{scope.text(Sym(name))} = {scope.text(value)}")
+
+
+def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
+    """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
+    lines, read = Lines(), read_names(scope.body)
+    kept, scope.tiles = scope.tiles, tiles
+    for var, begin, end in scope.part.tiles:
+        names, index = tiles[var], _index(begin)
+        if names.grid.table is not None and index is not None:
+            _tile_of_segment(scope, lines, index, names, var)
+        elif index is not None and not names.grid.unit:
+            lines.add(f"{names.begin} = {scope.text(begin)}")
+            if names.used & {"end", "inside"} or _end_used(scope, names):
+                lines.add(f"{names.end} = {scope.text(end)}")
+        access.lane_lines(lines, names)
+        if var in read and not names.grid.unit:
+            # A tile by its number, an axis that is walked singly by its position.
+            at = next(a for a, g in enumerate(scope.step.grid) if g.var == var)
+            unit = scope.step.step.binding(scope.step.domain).view[at].unit
+            lines.add(f"{scope.local(var)} = {names.begin if unit or index is None else index}")
+    scope.tiles = kept
+    return lines
+
+
+def _index(begin: F.Formula) -> str | None:
+    """The index of a tile, by where it begins; None: it is always there."""
+    return next((n for n in sorted(F.symbols(begin)) if n[0] == "i" and n[1:].isdigit()), None)
+
+
+def _end_used(scope: Scope, names: TileNames) -> bool:
+    return any(names.end in text for _, text, _ in scope.lines.rows) or names.end in scope.formulas.symbols
+
+
+# --------------------------------------------------------------------- tiles of axes that an offsets table splits at run time
+def _segments(scope: Scope) -> Lines:
+    """How many tiles each segment of a run-time split has."""
+    lines = Lines()
+    for g in (g for g in scope.step.grid if g.table is not None):
+        assert g.table is not None
+        table = scope.tensor(g.table)
+        segments = scope.plan.wiring.tensor(g.table).axes[0].size - 1
+        lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
+        inside = f"mask={table}_lane < {scope.text(segments)}, other=0"
+        begins, ends = (f"tl.load({table} + {table}_lane{more}, {inside})" for more in ("", " + 1"))
+        pieces = _narrow(scope, g.table, f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
+        if scope.reports.checks.debug:
+            most = scope.text(g.size)
+            report = scope.report("holds", f"offsets `{g.table}`, from 0, sorted, up to {most}", scope.tile_loc)
+            first = f"(({table}_lane != 0) | ({begins} == 0))"
+            fine = f"{first} & ({ends} >= {begins}) & ({ends} <= {most})"
+            lines.add(f"{table}_fine = tl.min(({fine}).to(tl.int32), 0)")
+            lines.add(f"shmem.check({table}_fine, {report}, -1)")
+            # No tile lies in another, nor where there is no room for it.
+            pieces = f"tl.where({table}_fine == 1, {pieces}, 0)"
+        lines.add(f"{table}_pieces = {pieces}")
+        if not across(scope.step.order_names):
+            lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
+        lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
+    return lines
+
+
+def _tile_of_segment(scope: Scope, lines: Lines, index: str, names: TileNames, var: str) -> None:
+    g = names.grid
+    assert g.table is not None
+    table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
+    name, segment = g.var or g.dim, scope.segments[var]
+    if each := across(scope.step.order_names):  # tiles of other segments come between a segment's
+        piece = scope.names.fresh(f"{name}_piece")
+        lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, {index}, {each})")
+    else:
+        before = scope.names.fresh(f"{name}_before")
+        lines.add(f"{segment} = tl.sum(tl.where({table}_last <= {index}, 1, 0), 0)")
+        lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
+        piece = f"({index} - {before})"
+    begin, end = (_narrow(scope, g.table, f"tl.load({table} + {at})") for at in (segment, f"{segment} + 1"))
+    lines.add(f"{names.begin} = {begin} + {piece} * {tile}")
+    lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, {end})")
+
+
+def _narrow(scope: Scope, table: str, text: str) -> str:
+    """A position out of a table, as 32 bits like every other."""
+    return text if scope.plan.wiring.tensor(table).dtype == "i32" else f"tl.cast({text}, tl.int32)"

@@ -1,24 +1,26 @@
-"""Loops and branches of a program."""
+"""Loops and branches of a program, the masks of a loop's tiles, and loops over the flags of what a loop waits for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilelink.codegen import access, flag_loops, masks, ops, waits
-from tilelink.codegen.access import expression
-from tilelink.codegen.names import read_names
+from tilelink.codegen import access, ops, signals
+from tilelink.codegen.names import bound_in, read_names
 from tilelink.codegen.scope import Scope, TileNames
-from tilelink.codegen.text import Lines
+from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import formulas
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import AT, For, Op, Walk, formulas, mapped
 from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.partition import GridAxis, extent
-from tilelink.ir.program import Bounds, If, Load, Loop, Notify, Op, Tiles, Wait, walk
+from tilelink.ir.program import Bounds, Expr, If, Load, Loop, Notify, Tiles, Wait, walk
+from tilelink.ir.program import Op as Statement
 from tilelink.ir.shape import ITEM_BYTES
 
-Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
+Emit: TypeAlias = Callable[[Scope, tuple[Statement, ...]], None]
 """Emits ops one after the other: what stands in a loop may be any of them."""
 
 FIRST_SUBTILE = "first_subtile"
@@ -39,22 +41,25 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
     if op.limited:
         grid = grid.free
     names = access.tile_names(scope, op.var, grid)
-    whole = masks.split(scope, op, grid, low, high)
-    waiting = [o for o in op.body if isinstance(o, Wait) and flag_loops.follows_loop(scope, op, o)]
-    rest, depth = tuple(o for o in op.body if o not in waiting), scope.lines.depth
+    whole, depth = _whole_tiles(scope, op, grid, low, high), scope.lines.depth
+    # A wait whose flag depends on the loop's tile goes to an outer loop over flags.
+    waiting = [o for o in op.body if isinstance(o, Wait) and ops.printed(scope, o) and scope.part.walk(op.var, o)]
+
+    def emitted() -> Lines:
+        with scope.apart() as inner:
+            emit(scope, tuple(o for o in op.body if o not in waiting))
+        return inner
+
+    def opened() -> tuple[str, str]:
+        return _open_flags(scope, op, waiting, grid, low, high) if waiting else (low, high)
+
     if whole is None:
-        body = _emitted(scope, rest, emit)
-        first, last = flag_loops.open_flags(scope, op, waiting, grid, low, high) if waiting else (low, high)
+        body = emitted()
+        first, last = opened()
         _walked(scope, op, names, body, high, f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):")
     else:
-        _split(scope, op, names, whole, waiting, rest, (low, high), emit)
+        _split(scope, op, names, whole, emitted, opened, high)
     scope.lines.depth = depth
-
-
-def _emitted(scope: Scope, body: tuple[Op, ...], emit: Emit) -> Lines:
-    with scope.apart() as inner:
-        emit(scope, body)
-    return inner
 
 
 def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, head: str, *begin: str) -> None:
@@ -76,16 +81,14 @@ def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, h
 
 
 def _split(
-    scope: Scope, op: Tiles, names: TileNames, whole: masks.Whole, waiting: list[Wait], rest: tuple[Op, ...],
-    limits: tuple[str, str], emit: Emit,
+    scope: Scope, op: Tiles, names: TileNames, whole: Whole, emitted: Callable[[], Lines], opened: Callable[[], tuple[str, str]],
+    high: str,
 ) -> None:  # fmt: skip
     """A loop over tiles that need no masks, then one over the others: those before and those after."""
-    low, high = limits
-    step, fresh = scope.text(names.grid.step), scope.names.fresh
-    others = _emitted(scope, rest, emit)
-    scope.tiles[op.var] = plain = masks.whole_tile(names)
-    bare = _emitted(scope, rest, emit)
-    first, last = flag_loops.open_flags(scope, op, waiting, names.grid, low, high) if waiting else (low, high)
+    step, others = scope.text(names.grid.step), emitted()
+    scope.tiles[op.var] = plain = replace(names, inside="", whole=True, used=set())
+    bare = emitted()
+    first, last = opened()
     scope.loc, begin = op.loc, first
     if whole.start is not None:
         begin = scope.named(f"{op.var}_from", f"tl.minimum(tl.maximum({first}, {whole.start}), {last})")
@@ -97,7 +100,7 @@ def _split(
         span = f"tl.range({end}, {last}, {step}, num_stages=1)" if whole.rest else f"range({end}, {last}, {step})"
         _walked(scope, op, names, others, high, f"for {names.begin} in {span}:")
         return
-    turn = fresh(f"{op.var}_other")
+    turn = scope.names.fresh(f"{op.var}_other")
     place = f"{names.begin} = tl.where({turn} < {begin}, {turn}, {turn} + ({end} - {begin}))"
     head = f"for {turn} in range({first}, {last} - ({end} - {begin}), {step}):"
     _walked(scope, op, names, others, high, head, place)
@@ -114,17 +117,22 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
         every = (low, high) == ("0", scope.ranks)
         if any(ops.printed(scope, o) for o in waiting):
             depth = scope.lines.depth
-            if scope.step.subtiles > 1 and all(_same_for_subtiles(scope, o) for o in waiting):
+            # Where all subtiles of the host's tile wait for the same words, those of the first subtile are enough.
+            asked = {
+                n for o in waiting for w in lowered_ops(scope.part.of(o)) for f in formulas(w) for n in F.symbols(f)
+            }
+            cut = scope.step.grid[-1].var
+            if scope.step.subtiles > 1 and not asked & {f"{cut}.begin", f"{cut}.end"}:
                 scope.lines.add(f"if {FIRST_SUBTILE}:", op.loc)
                 scope.lines.depth += 1
             if not every or not _wait_together(scope, op, grid, waiting):
-                scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
+                scope.tiles[op.var] = TileNames(var, f"{var} + 1", grid, 1)
                 scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
                 _nested(scope, waiting, emit)
             scope.lines.depth = depth
         body = body[len(waiting) :]
         word = "tl.static_range" if every and _fits(scope, op) else word
-    scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
+    scope.tiles[op.var] = TileNames(var, f"{var} + 1", grid, 1)
     scope.lines.add(f"for {var} in {word}({low}, {high}):", op.loc)
     _nested(scope, body, emit)
 
@@ -132,11 +140,11 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
 def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait, ...]) -> bool:
     """Wait for the flags of all ranks at once, one lane each; False, and nothing emitted, where that has no flags."""
     each = scope.names.fresh(f"{op.var}_each")
-    scope.tiles[op.var] = TileNames(each, f"{each} + 1", "", "", grid, 1)
+    scope.tiles[op.var] = TileNames(each, f"{each} + 1", grid, 1)
     replaced = dict(scope.replaced)
     with scope.apart() as inner:
         scope.replaced[op.var] = each
-        done = all(waits.await_each(scope, o, each) for o in waiting)
+        done = all(signals.await_each(scope, o, each) for o in waiting)
     outer, scope.replaced = scope.lines, replaced
     if done:
         lanes = access.power_of_two(scope.lowered.topology.size(scope.step.axis))
@@ -156,35 +164,28 @@ def _fits(scope: Scope, op: Tiles) -> bool:
     return scope.step.subtiles > 1 or len(loads) * widest * tile * scope.lowered.topology.ranks <= room
 
 
-def _same_for_subtiles(scope: Scope, op: Wait) -> bool:
-    """Whether all subtiles of the host's tile wait for the same words: those of the first subtile are enough."""
-    cut = scope.step.grid[-1].var
-    used = {n for o in lowered_ops(scope.part.of(op)) for f in formulas(o) for n in F.symbols(f)}
-    return not used & {f"{cut}.begin", f"{cut}.end"}
-
-
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
     """First and last position of the loop, each a name or a number: inside the axis, whatever the program says."""
     low, high = map(scope.text, grid.span)
     if op.start is not None:
-        start = expression(scope, op.start)
+        start = scope.expression(op.start)
         low = start if low == "0" and op.start.text in scope.inside else f"tl.maximum({low}, {start})"
         low = access.from_data(op.start, low, most=scope.text(grid.size))
     if op.stop is not None and op.stop.text != "None":
-        high = access.from_data(op.stop, f"tl.minimum({high}, {expression(scope, op.stop)})")
+        high = access.from_data(op.stop, f"tl.minimum({high}, {scope.expression(op.stop)})")
     if op.part is not None:
         length, base = (high, "") if low == "0" else (f"tl.maximum({high} - ({low}), 0)", f"{low} + ")
-        piece = scope.named(f"{op.var}_piece", f"tl.cdiv({length}, {expression(scope, op.part[1])})")
-        low = scope.named(f"{op.var}_start", f"{base}({expression(scope, op.part[0])}) * {piece}")
+        piece = scope.named(f"{op.var}_piece", f"tl.cdiv({length}, {scope.expression(op.part[1])})")
+        low = scope.named(f"{op.var}_start", f"{base}({scope.expression(op.part[0])}) * {piece}")
         high = f"tl.minimum({low} + {piece}, {high})"
-    return _atomic(scope, f"{op.var}_start", low), _atomic(scope, f"{op.var}_stop", high)
+    low, high = (
+        text if text.isidentifier() or text.isdigit() else scope.named(f"{op.var}_{end}", text)
+        for end, text in (("start", low), ("stop", high))
+    )
+    return low, high
 
 
-def _atomic(scope: Scope, wish: str, text: str) -> str:
-    return text if text.isidentifier() or text.isdigit() else scope.named(wish, text)
-
-
-def _nested(scope: Scope, body: tuple[Op, ...], emit: Emit) -> None:
+def _nested(scope: Scope, body: tuple[Statement, ...], emit: Emit) -> None:
     scope.lines.depth += 1
     before = len(scope.lines.rows)
     emit(scope, body)
@@ -195,29 +196,210 @@ def _nested(scope: Scope, body: tuple[Op, ...], emit: Emit) -> None:
 
 def loop(scope: Scope, op: Loop, emit: Emit) -> None:
     kept = dict(scope.replaced)
-    if "tl.static_range(" in op.header.text:
-        scope.replaced |= _constant_sizes(scope, op.header.names)
-    head = expression(scope, op.header)
+    if op.unrolled:
+        # Sizes have to be known when the kernel is compiled.
+        for size in (o for o in walk(scope.body) if isinstance(o, Bounds) and o.what == "size"):
+            if size.name in op.header.names and size.axis is not None:
+                v = scope.step.step.binding(size.param).view[size.axis]
+                value = F.evaluate(extent(scope.declared(size.param), v, scope.step.axis), scope.lowered.env(0))
+                scope.replaced[size.name] = str(value)
+    head = scope.expression(op.header)
     scope.replaced = kept
     scope.lines.add(f"{head}:", op.loc)
     _nested(scope, op.body, emit)
 
 
-def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
-    """Sizes that have to be known when the kernel is compiled."""
-    sizes = (op for op in walk(scope.step.step.program.body) if isinstance(op, Bounds) and op.what == "size")
-    found: dict[str, str] = {}
-    for op in sizes:
-        if op.name in names and op.axis is not None:
-            v = scope.step.step.binding(op.param).view[op.axis]
-            size = extent(scope.declared(op.param), v, scope.step.axis)
-            found[op.name] = str(F.evaluate(size, scope.lowered.env(0)))
-    return found
-
-
 def branch(scope: Scope, op: If, emit: Emit) -> None:
-    scope.lines.add(f"if {expression(scope, op.test)}:", op.loc)
+    scope.lines.add(f"if {scope.expression(op.test)}:", op.loc)
     _nested(scope, op.body, emit)
     if op.orelse:
         scope.lines.add("else:")
         _nested(scope, op.orelse, emit)
+
+
+# ----------------------------------------------------------------------------------------------------------------- masks
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Where whole tiles of a loop begin (None: with the first tile) and stop: positions at which tiles begin, by name.
+
+    `rest`: whether at most one tile is left, that in which the loop ends.
+    """
+
+    start: str | None
+    stop: str
+    rest: bool = False
+
+
+def emit_mask(scope: Scope, op: Bounds) -> None:
+    """Assign the mask: of rows by positions."""
+    assert op.var is not None
+    tile = scope.tiles[op.var]
+    start, stop = (_limit(scope, op, what) for what in ("start", "stop"))
+    rows = [text for text, vector in (start, stop) if vector and text is not None]
+    if tile.whole:
+        # Limits of a loop with whole tiles have names.
+        count = f"({' + '.join(rows)}).shape[0]" if len(rows) > 1 else f"{rows[0]}.shape[0]" if rows else "1"
+        text = f"tl.full([{count}, {tile.extent}], True, tl.int1)"
+    else:
+        found = [f"{access.inside(tile)}[None, :]"]
+        for (limit, vector), sign in ((start, ">="), (stop, "<")):
+            if limit is not None:
+                side = f"{limit if limit.isidentifier() else f'({limit})'}[:, None]" if vector else limit
+                found.append(f"({access.lanes(tile)}[None, :] {sign} {side})")
+        text = " & ".join(found)
+    scope.lines.add(f"{scope.local(op.name)} = {text}", op.loc)
+
+
+def _whole_tiles(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Whole | None:
+    """Where the whole tiles are of a loop from `low` to `high` that makes masks; None: one loop does for all tiles.
+
+    Limits have names from here on, by which `emit_mask` finds them. A limit that changes from tile to tile is no limit of the
+    loop; and what notifies stays in the order of its tiles.
+    """
+    masks = [o for o in walk(op.body) if isinstance(o, Bounds) and o.what == "mask" and o.var == op.var]
+    if not masks or any(isinstance(o, Notify) for o in walk(op.body)):
+        return None
+    inner = bound_in(op.body) | {op.var}
+    if any(inner & set(e.names) for m in masks for e in (m.start, m.stop) if e is not None):
+        return None
+    least, most = [high], [low]
+    for mask in masks:
+        for what, found, reduced in (("start", most, "tl.max"), ("stop", least, "tl.min")):
+            limit, vector = _limit(scope, mask, what)
+            if limit is not None:
+                limit = access.from_data(getattr(mask, what), limit, most=high)
+                name = scope.named(f"{mask.name}_{what}", limit) if vector else limit
+                scope.limits[mask.name, what] = name
+                found.append(f"{reduced}({name}, 0)" if vector else name)
+    step = scope.text(grid.step, F.DIVISOR)
+    stop = scope.named(f"{op.var}_whole_stop", _aligned(least, low, step, "tl.minimum", "//"))
+    if most == [low]:
+        return Whole(None, stop, rest=least == [high])
+    return Whole(scope.named(f"{op.var}_whole_start", _aligned(most, low, step, "tl.maximum", "cdiv")), stop)
+
+
+def _aligned(limits: list[str], low: str, step: str, word: str, divide: str) -> str:
+    """The last (`//`) or first (`cdiv`) begin of a tile that the limits allow, counted from `low`."""
+    text = limits[0]
+    for limit in limits[1:]:
+        text = f"{word}({text}, {limit})"
+    away = f"tl.maximum({text}{f' - {low}' if low != '0' else ''}, 0)"
+    tiles = f"{away} // {step}" if divide == "//" else f"tl.cdiv({away}, {step})"
+    return f"{tiles} * {step}" if low == "0" else f"{low} + {tiles} * {step}"
+
+
+def _limit(scope: Scope, op: Bounds, what: str) -> tuple[str | None, bool]:
+    """The text of a limit, and whether it is a vector. A choice between a vector and a position is made one."""
+    expr: Expr | None = getattr(op, what)
+    if expr is None:
+        return None, False
+    known = scope.limits.get((op.name, what))
+    if known is not None:
+        return known, expr.vector
+    text = scope.expression(expr)
+    if not expr.vector:
+        return atom(text), False
+    return f"tl.zeros([1], tl.int32) + ({text})", True
+
+
+# ------------------------------------------------------------------------------------------------------------ flag loops
+def _open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
+    """Runs: the loop becomes one over the flags of the first wait: await one, then walk the tiles that it completes.
+
+    A tile belongs to the run of the last flag that it touches. Flags are awaited in order, so all of them are complete.
+    Gives the positions from which and up to which the run's tiles begin. A worker that has awaited all of the flags for
+    an earlier tile makes one run of them.
+    """
+    lines, fresh = scope.lines, scope.names.fresh
+    walks = [w for w in (scope.part.walk(op.var, wait) for wait in waiting) if w is not None]
+    walk = walks[0]
+    run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
+    lo, hi = (F.substitute(edge, {"flag": Sym(run)}) for edge in (walk.begin, walk.end))
+    last_index = _index(walk, _symbol(high) - 1)
+    start = scope.text(walk.first if low == "0" else _index(walk, _symbol(low)))
+    stop = scope.text(last_index)
+    until = scope.text(F.minimum(hi, _symbol(high)))
+    alike = scope.step.into is None and all(replace(w, wait=walk.wait) == walk and w.alone for w in walks)
+    known = _awaited_before(scope, op, waiting, start, stop) if alike else None
+    if known is None:
+        flags = f"{start}, {scope.text(last_index + 1)}"
+    else:
+        flags = f"{known.first}, tl.where({known.new}, {known.last}, {known.first}) + 1"
+        until = f"tl.where({known.new}, {until}, {high})"
+    lines.add(f"for {run} in range({flags}):", waiting[0].loc)
+    lines.depth += 1
+    lines.add(f"{begin} = {scope.text(lo if low == '0' else F.maximum(lo, _symbol(low)))}")
+    lines.add(f"{end} = {until}")
+    depth = lines.depth
+    if known is not None:
+        lines.add(f"if {known.new}:")
+        lines.depth += 1
+    flag = _index(walk, Sym(f"{op.var}.begin"))
+    _await_run(scope, op, waiting, flag, TileNames(begin, end, grid.free, 1), run)
+    lines.depth = depth
+    first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
+    lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")
+    lines.add(f"{last} = tl.where({end} < {high}, {scope.text(_begin_of(Sym(end), _symbol(low), grid))}, {high})")
+    return first, last
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Names: the first and the last flag of a loop, and whether some of them are `new` to the worker."""
+
+    first: str
+    last: str
+    new: str
+
+
+def _awaited_before(scope: Scope, op: Tiles, waiting: list[Wait], start: str, stop: str) -> Awaited:
+    """Whether this worker's earlier tiles have awaited the loop's flags; from here on they count as awaited: the loop that
+    follows awaits what is new."""
+    first, last = scope.named(f"{op.var}_first_flag", start), scope.named(f"{op.var}_last_flag", stop)
+    low, high = signals.remembered(scope, scope.declared(waiting[0].param).name)
+    new = scope.named(f"{op.var}_new", f"({first} < {low}) | ({last} > {high})")
+    for line in signals.joined(scope, first, last, low, high):
+        scope.lines.add(line)
+    return Awaited(first, last, new)
+
+
+def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], flag: Formula, span: TileNames, run: str) -> None:
+    """Every wait of the loop, for the positions of one flag of the first."""
+    # Asked of the loop's own tiles, not of the run that takes their place.
+    fenced = [signals.read_by_tma(scope, wait) for wait in waiting]
+    kept, scope.tiles[op.var], known = scope.tiles[op.var], span, dict(scope.known)
+    first = signals.awaited(scope, waiting[0])
+    for wait, fence in zip(waiting, fenced, strict=True):
+        body = ops.body_of(scope, wait)
+        if signals.awaited(scope, wait) == first:
+            scope.known[flag] = Sym(run)
+            body = _one_flag(body, f"{op.var}.begin")
+        signals.await_all(scope, wait, body)
+        scope.known = dict(known)
+        if fence:
+            scope.lines.add("shmem.async_load_fence()")
+    scope.tiles[op.var] = kept
+
+
+def _one_flag(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
+    """The ops without the loop over the flags of a tile: for the first of them."""
+    (op,) = body
+    if not isinstance(op, For):
+        return body
+    if begin in F.symbols(op.count):
+        var = op.var
+        return tuple(mapped(o, lambda f: F.substitute(f, {var: 0})) for o in op.body)
+    return (replace(op, body=_one_flag(op.body, begin)),)
+
+
+def _index(walk: Walk, position: F.Like) -> Formula:
+    return F.substitute(walk.index, {AT: position})
+
+
+def _begin_of(position: Formula, low: Formula, grid: GridAxis) -> Formula:
+    """Where the tile of a loop from `low` on that holds `position` begins."""
+    return low + (position - low) // grid.step * grid.step
+
+
+def _symbol(text: str) -> Formula:
+    return F.of(int(text)) if text.isdigit() else Sym(text)

@@ -66,54 +66,37 @@ TABLE = ("lane", "pieces", "last", "tiles", "fine")
 
 
 def naming_of(plan: Plan) -> Naming:
-    functions = _functions(plan)
-    own = OF_EVERY_FUNCTION | _along(plan)
-    fixed = OF_EVERY_FILE | own | _globals(plan)
-    fixed |= {*functions.values(), *[k.name for k in plan.kernels]}
-    drivers = _drivers(plan, fixed | {*plan.wiring.sizes, *[t.name for t in plan.wiring.tensors]})
-    fixed |= {*drivers.values()}
-    tensors = _distinct([t.name for t in plan.wiring.tensors], fixed, "_tensor")
-    sizes = _distinct(list(plan.wiring.sizes), {*fixed, *tensors.values()}, "_size")
-    given = _given(plan, functions, {*fixed, *tensors.values(), *sizes.values()})
-    return Naming(functions, drivers, tensors, sizes, given, fixed, own)
-
-
-def _along(plan: Plan) -> frozenset[str]:
-    """What functions have for each axis of ranks: this rank's coordinate, how many there are, and where they are."""
-    names = (n for a in plan.axes for n in (rank_along(a).name, ranks_along(a).name, f"{a}_ctx"))
-    return frozenset(names) if len(plan.axes) > 1 else frozenset()
-
-
-def _globals(plan: Plan) -> frozenset[str]:
-    """Constants and helpers of the users' modules, which keep their names."""
+    tensors, sizes, kernels = (
+        [t.name for t in plan.wiring.tensors],
+        [*plan.wiring.sizes],
+        {k.name for k in plan.kernels},
+    )
+    # Constants and helpers of the users' modules keep their names.
     programs = [s.step.program for s in plan.steps]
-    return frozenset(n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers]))
+    users = {n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers])}
+    functions = _functions(plan, {*OF_EVERY_FILE, *OF_EVERY_FUNCTION, *users, *kernels, *sizes, *tensors})
+    # Where there are several axes of ranks, functions have for each this rank's coordinate, how many there are, and where.
+    axes = plan.axes if len(plan.axes) > 1 else ()
+    own = OF_EVERY_FUNCTION | {n for a in axes for n in (rank_along(a).name, ranks_along(a).name, f"{a}_ctx")}
+    fixed = OF_EVERY_FILE | own | users | kernels | {*functions.values()}
+    drivers: dict[str, str] = {}
+    for s in (s for s in plan.steps if s.deferred):
+        taken = {*fixed, *sizes, *tensors, *drivers.values()}
+        drivers[s.path] = _evading(f"{s.path.replace('.', '_')}_behind", taken, "_step")
+    fixed |= {*drivers.values()}
+    named = _distinct(tensors, fixed, "_tensor")
+    sized = _distinct(sizes, {*fixed, *named.values()}, "_size")
+    given = _given(plan, functions, {*fixed, *named.values(), *sized.values()})
+    return Naming(functions, drivers, named, sized, given, fixed, own)
 
 
-def _functions(plan: Plan) -> dict[str, str]:
+def _functions(plan: Plan, taken: set[str]) -> dict[str, str]:
     """Step path -> function. A kernel of one role is that role's function."""
-    taken = {
-        *OF_EVERY_FILE,
-        *OF_EVERY_FUNCTION,
-        *_globals(plan),
-        *plan.wiring.sizes,
-        *[t.name for t in plan.wiring.tensors],
-    }
-    taken |= {k.name for k in plan.kernels}
     out = {k.roles[0][0]: k.name for k in plan.kernels if len(k.roles) == 1}
     for s in plan.steps:
         if s.path not in out:
             out[s.path] = _evading(s.path.replace(".", "_"), taken, "_step")
             taken.add(out[s.path])
-    return out
-
-
-def _drivers(plan: Plan, taken: frozenset[str]) -> dict[str, str]:
-    """Path of a step that comes behind its host's tiles -> the function that takes those."""
-    out: dict[str, str] = {}
-    for s in plan.steps:
-        if s.deferred:
-            out[s.path] = _evading(f"{s.path.replace('.', '_')}_behind", taken | {*out.values()}, "_step")
     return out
 
 

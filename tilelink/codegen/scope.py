@@ -9,19 +9,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilelink.codegen.names import TABLE, Naming, bound, naming_of
-from tilelink.codegen.reports import Reports
+from tilelink.codegen.names import TABLE, Naming, bound
 from tilelink.codegen.text import Formulas, Lines, Names, atom
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
-from tilelink.ir.kernel import Arg, Site
+from tilelink.ir.kernel import Arg, Checks, Site
 from tilelink.ir.lowered import Lowered, Part
 from tilelink.ir.partition import GridAxis, here, part
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Tile, walk
+from tilelink.ir.program import Expr, IndexEntry, Load, Op, Store, Tile, walk
 from tilelink.ir.shape import RANK_AXIS, rank_along
-from tilelink.ir.wiring import TensorDecl
+from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
 
 _QUOTED = r"'[^']*'|" + r'"[^"]*"'
 TRITON_DTYPES = {
@@ -40,6 +39,46 @@ TRITON_DTYPES = {
 
 
 @dataclass(slots=True)
+class Reports:
+    """The sites of one emitted file, in the order in which they are met."""
+
+    checks: Checks = field(default_factory=Checks)
+    sites: list[Site] = field(default_factory=list[Site])
+
+    def number(self, site: Site) -> int:
+        if site not in self.sites:
+            self.sites.append(site)
+        return self.sites.index(site)
+
+    def described(self) -> list[str]:
+        """The head of an emitted file says what the numbers mean."""
+        if not self.sites:
+            return []
+        rows = ["", "Reports (`watch_at`) name these places by number:", ""]
+        for n, site in enumerate(self.sites):
+            place = f" ({short(site.loc)})" if site.loc is not None else ""
+            rows.append(f"    {n}  {_WORDS[site.kind].format(path=site.path, of=site.of)}{place}")
+        return rows
+
+
+_WORDS = {
+    "channel": "{path} waits for {of}",
+    "words": "{path} waits for the words of {of}",
+    "ready": "{path} waits until {of} is staged",
+    "entered": "{path} waits until the peers have entered the call",
+    "left": "{path} waits until the peers have left the call",
+    "made": "{of} waits for a tile of {path}",
+    "below": "{path}: {of} in range",
+    "holds": "{path}: {of}",
+}
+
+
+def short(loc: Loc) -> str:
+    """File and line, without the folder."""
+    return f"{loc.file.rsplit('/', 1)[-1]}:{loc.line}"
+
+
+@dataclass(slots=True)
 class TileNames:
     """The emitted names of one tile: `begin`, `end`, its lanes `at` and their mask `inside`; `grid` is its partition.
 
@@ -49,10 +88,10 @@ class TileNames:
 
     begin: str
     end: str
-    at: str
-    inside: str
     grid: GridAxis
     extent: int
+    at: str = ""
+    inside: str = ""
     used: set[str] = field(default_factory=set[str])
     whole: bool = False
     pairs: str = ""
@@ -72,11 +111,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What one emitted file is of."""
+    """What one emitted file is of, and the names in it."""
 
     plan: Plan
     lowered: Lowered
     reports: Reports
+    naming: Naming
 
 
 @dataclass(slots=True)
@@ -91,7 +131,6 @@ class Scope:
 
     file: File
     step: StepPlan
-    naming: Naming
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     segments: dict[str, str] = field(default_factory=dict[str, str])
     inside: set[str] = field(default_factory=set[str])
@@ -126,6 +165,15 @@ class Scope:
         return self.file.reports
 
     @property
+    def naming(self) -> Naming:
+        return self.file.naming
+
+    @property
+    def body(self) -> tuple[Op, ...]:
+        """The statements of the step's program."""
+        return self.step.step.program.body
+
+    @property
     def part(self) -> Part:
         """What the step does for a tile."""
         return self.lowered.part(self.step.path)
@@ -141,11 +189,15 @@ class Scope:
         """What a name of the program is called here."""
         return self.renamed.get(name, name)
 
-    def open_if(self, tests: tuple[Formula, ...], loc: Loc | None = None) -> None:
-        """What follows stands under these tests."""
+    @contextmanager
+    def under(self, tests: tuple[Formula, ...], loc: Loc | None = None) -> Generator[None]:
+        """What is added meanwhile stands under these tests."""
+        depth = self.lines.depth
         for test in tests:
             self.lines.add(f"if {self.text(test)}:", loc)
             self.lines.depth += 1
+        yield
+        self.lines.depth = depth
 
     @contextmanager
     def apart(self) -> Generator[Lines]:
@@ -181,6 +233,10 @@ class Scope:
         """Whether each flag of a tensor holds data and the number of the call (the LL protocol)."""
         return any(f.name == tensor and f.style == "data" for f in self.lowered.flags)
 
+    def indexed(self, op: Load | Store) -> tuple[tuple[ViewAxis, IndexEntry], ...]:
+        """The axes of the tensor that is accessed, and the index of each."""
+        return indexed(self.step.step, op.param, op.index)
+
     def declared(self, param: str) -> TensorDecl:
         """The tensor that a parameter of the program is bound to."""
         return self.plan.wiring.tensor(self.step.step.binding(param).tensor)
@@ -198,17 +254,15 @@ class Scope:
     @property
     def tile_loc(self) -> Loc:
         """The line of the program that names the domain."""
-        return next(op.loc for op in walk(self.step.step.program.body) if isinstance(op, Tile))
+        return next(op.loc for op in walk(self.body) if isinstance(op, Tile))
 
-    def context(self, tensor: str) -> str:
-        """That of the arena that holds a tensor, for the ranks along the step's axis."""
-        along = self.step.axis
-        return self.arg(Arg(context_name(self.plan, tensor, along), "context", tensor, along=along))
-
-    def own_context(self) -> str:
-        """That of the workspace, for the ranks along the step's axis."""
-        along = self.step.axis
-        return self.arg(Arg("ctx" if along == RANK_AXIS else f"{along}_ctx", "context", "", along=along))
+    def context(self, tensor: str = "") -> str:
+        """That of the arena that holds a tensor, for the ranks along the step's axis: tensors of the workspace share one, an
+        argument of `tilelink.empty` brings its own."""
+        along, buffer = self.step.axis, self.plan.buffer_or_none(tensor)  # of what nobody reads there are signals alone
+        own = buffer is not None and buffer.space == "argument" and not buffer.staged
+        name = ("" if along == RANK_AXIS else f"{along}_") + (f"{tensor}_ctx" if own else "ctx")
+        return self.arg(Arg(name, "context", tensor, along=along))
 
     def epoch(self) -> str:
         return self.arg(Arg("epoch_at", "state", "epoch"))
@@ -239,6 +293,10 @@ class Scope:
         found = tile.begin if side == "begin" else tile.end
         return F.of(int(found)) if found.isdigit() else Sym(found)
 
+    def expression(self, expr: Expr) -> str:
+        """The text of a user's expression, with the results of bounds put in."""
+        return self.spelled(expr.text)
+
     def spelled(self, text: str) -> str:
         """A user's expression with what its names are called here."""
         known = {**self.renamed, **self.replaced}
@@ -263,22 +321,14 @@ class Scope:
         return out
 
 
-def context_name(plan: Plan, tensor: str, along: str = RANK_AXIS) -> str:
-    """Tensors of the workspace share one context for each axis of ranks; an argument of `tilelink.empty` brings its own."""
-    buffer = plan.buffer_or_none(tensor)  # of a tensor that nobody reads there are signals alone
-    own = buffer is not None and buffer.space == "argument" and not buffer.staged
-    return ("" if along == RANK_AXIS else f"{along}_") + (f"{tensor}_ctx" if own else "ctx")
-
-
 def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset()) -> Scope:
     """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
-    naming = naming_of(file.plan)
-    evading = naming.evading(step, passed)
+    naming = file.naming
     taken = {*naming.fixed, *naming.parameters, *naming.given.values()}
     names = Names({*taken, *passed, *bound(step.step.program)})
-    scope = Scope(file, step, naming, names=names)
+    scope = Scope(file, step, names=names)
     scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m} | naming.given
-    for name in sorted(evading):
+    for name in sorted(naming.evading(step, passed)):
         scope.renamed[name] = names.fresh(f"this_{name}")
     for name, value in step.step.constants:
         if isinstance(value, float):

@@ -1,38 +1,47 @@
-"""One step as one function: a persistent loop over its tiles, or, fused, the tile its host has just made."""
+"""A step's function: the loop over its tiles. Steps that are fused into it are functions that it calls for the tile that it has
+just made, which it hands over in registers.
+
+Deferred epilogues come behind all tiles of the mainloop, from memory, each by the next worker that is free. The tiles of the
+local shard come last in the mainloop's order. Some workers have nothing to do while others make the last tiles; and an epilogue
+that waits for other ranks would hold up a worker that has another tile to make. So each worker that is through draws work
+indices from a counter, in the mainloop's order, until there are none.
+"""
 
 from __future__ import annotations
 
-from tilelink.codegen import copies, signals
+import re
+from dataclasses import replace
+
+from tilelink.codegen import access, copies, signals
 from tilelink.codegen.body import emit_body
-from tilelink.codegen.deferred_epilogue import signal_made
-from tilelink.codegen.domain import open_tiles, order_lines, tile_lines
-from tilelink.codegen.epilogue import call_fused
-from tilelink.codegen.function import Function, close
-from tilelink.codegen.scope import File, Scope, open_scope
-from tilelink.codegen.text import Lines
-from tilelink.ir.lowered import Await, Part, Signal
-from tilelink.ir.lowered import walk as lowered_ops
+from tilelink.codegen.function import Function, close, open_tiles, order_lines, tile_lines
+from tilelink.codegen.loops import FIRST_SUBTILE
+from tilelink.codegen.scope import File, Scope, TileNames, open_scope
+from tilelink.codegen.text import atom
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.kernel import Arg
+from tilelink.ir.lowered import Await, For, Part, Signal, Write, formulas
+from tilelink.ir.lowered import walk as lowered_walk
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Load, Loop, Tiles, walk
+from tilelink.ir.program import Load, Loop, Store, Tiles, Wait, walk
 
 
 def emit_step(file: File, step: StepPlan) -> list[Function]:
     """The step's function, those fused into it first."""
-    plan, scope = file.plan, open_scope(file, step)
-    functions: list[Function] = []
+    scope, functions = open_scope(file, step), list[Function]()
+    with scope.apart() as inner:
+        tiles = open_tiles(scope)
+        if scope.part.copies:
+            copies.emit_tile(scope)
+        else:
+            emit_body(scope, scope.body)
+            for fused in map(file.plan.step, step.fused):
+                if fused.deferred:
+                    _signal_made(scope, fused)
+                else:
+                    functions.append(_call_fused(scope, fused))
     outer = scope.lines
-    scope.lines = Lines()
-    tiles = open_tiles(scope)
-    if scope.part.copies:
-        copies.emit_tile(scope)
-    else:
-        emit_body(scope, step.step.program.body)
-        for fused in map(plan.step, step.fused):
-            if fused.deferred:
-                signal_made(scope, fused)
-            else:
-                functions.append(call_fused(scope, fused))
-    inner, scope.lines = scope.lines, outer
     outer.extend(scope.carry)
     signals.notify_for_none(scope)
     # The positions that a worker takes; fused with the loop inside a tile, where that is worth it and right.
@@ -41,12 +50,12 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     outer.depth = 1
     order_lines(scope)
     outer.extend(tile_lines(scope, tiles))
-    scope.open_if(scope.part.tests)
-    outer.extend(inner)
-    # A notify may end in a branch of its own, inside the SHMEM function.
-    branches = step.fused or outer.rows[-1][0] > 1 or _notifies(scope.part)
-    if branches and flattens:
-        outer.add("blocks.end_of_tile()")
+    with scope.under(scope.part.tests):
+        outer.extend(inner)
+        # A notify may end in a branch of its own, inside the SHMEM function.
+        branches = step.fused or outer.rows[-1][0] > 1 or _notifies(scope.part)
+        if branches and flattens:
+            outer.add("blocks.end_of_tile()")
     leading = ("worker", "workers", *(["epoch"] if file.lowered.by_epoch else []))
     functions.append(close(scope, scope.naming.functions[step.path], leading))
     return functions
@@ -58,7 +67,7 @@ def _flattens(scope: Scope) -> bool:
     With descriptor loads only, where it was measured. What waits before its loop and notifies after it may not: others
     may need this tile's signal before they signal the flag that the next tile waits for.
     """
-    body = scope.step.step.program.body
+    body = scope.body
     loops = [op for op in body if isinstance(op, (Tiles, Loop))]
     if len(loops) != 1:
         return False
@@ -66,7 +75,7 @@ def _flattens(scope: Scope) -> bool:
     read = {scope.declared(op.param).name for op in walk(loops[0].body) if isinstance(op, Load)}
     if not read or not read <= scope.async_tensors:
         return False
-    waited = [statement for statement, ops in scope.part.said if any(isinstance(o, Await) for o in lowered_ops(ops))]
+    waited = [statement for statement, ops in scope.part.said if any(isinstance(o, Await) for o in lowered_walk(ops))]
     if any(statement in walk(loops[0].body) for statement in waited):
         return False
     notifies = any(_notifies(scope.lowered.part(path)) for path in (scope.step.path, *scope.step.fused))
@@ -74,4 +83,221 @@ def _flattens(scope: Scope) -> bool:
 
 
 def _notifies(part: Part) -> bool:
-    return any(isinstance(o, Signal) for ops in (part.body, *(ops for _, ops in part.said)) for o in lowered_ops(ops))
+    return any(isinstance(o, Signal) for ops in (part.body, *(ops for _, ops in part.said)) for o in lowered_walk(ops))
+
+
+def _call_fused(host: Scope, step: StepPlan) -> Function:
+    """Call the fused step's function for the tile that the host has just made; emit that function."""
+    passed = [end for _, *ends in _bounds_passed(host, step) for end in ends]
+    held = _held_of(host, step)
+    function = _fused_function(host.file, step, held)
+    # What the function's formulas name has to reach it through the host.
+    for arg in function.args:
+        host.args.setdefault(arg.name, arg)
+    tiles = list(dict.fromkeys(held.values()))
+    with host.under(host.lowered.part(step.path).tests, step.step.program.loc):
+        for k, (values, (begin, end)) in enumerate(_in_subtiles(host, step, tiles, passed[-2], passed[-1])):
+            tile = [n for n in ("t", "epoch") if n in function.leading]
+            first = [str(k == 0)] if any(n.startswith(FIRST_SUBTILE) for n in function.leading) else []
+            given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
+            host.lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
+    return function
+
+
+def _bounds_passed(host: Scope, step: StepPlan) -> list[tuple[str, str, str]]:
+    """Begin and end of the host's tile, as the fused step counts and by its variables, as far as they are the host's."""
+    tiles = host.lowered.part(step.path).tiles
+    return [(var, host.text(begin), host.text(end)) for var, begin, end in tiles if _is_passed(begin)]
+
+
+def _is_passed(begin: F.Formula) -> bool:
+    """Whether a tile is the host's; else it is this rank's coordinate."""
+    return any("." in name for name in F.symbols(begin))
+
+
+def _in_subtiles(
+    host: Scope, step: StepPlan, tiles: list[str], begin: str, end: str
+) -> list[tuple[list[str], tuple[str, str]]]:
+    """The tiles that are handed over, and where their columns begin and end: once, or subtile by subtile."""
+    if step.subtiles == 1:
+        return [(tiles, (begin, end))]
+    width = (step.grid[-1].tile or 0) // step.subtiles
+    parts: list[list[str]] = []
+    for tile in tiles:
+        names = [tile]
+        while len(names) < step.subtiles:
+            halved: list[str] = []
+            for name in names:
+                left, right = host.names.fresh(f"{tile}_subtile"), host.names.fresh(f"{tile}_subtile")
+                host.lines.add(f"{left}, {right} = blocks.halves({name})", step.step.program.loc)
+                halved += [left, right]
+            names = halved
+        parts.append(names)
+    return [
+        (
+            [names[k] for names in parts],
+            (f"{begin} + {k * width}" if k else begin, f"tl.minimum({begin} + {(k + 1) * width}, {end})"),
+        )
+        for k in range(step.subtiles)
+    ]
+
+
+def _held_of(host: Scope, step: StepPlan) -> dict[str, str]:
+    """Tensors of a fused step -> the host's name of the tile that stands for them."""
+    tensors = step.forwarded
+    part = host.lowered.part(step.path)
+    if part.copies:
+        written = next(o.param for o in lowered_walk(part.body) if isinstance(o, Write))
+        tensors = tuple(b.tensor for b in step.step.bindings if b.param != written)
+    return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
+
+
+def _fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function:
+    scope = open_scope(file, step, frozenset(held.values()))
+    leading = list(dict.fromkeys(held.values()))
+    tiles: list[TileNames] = []
+    with scope.apart() as inner:
+        if scope.part.copies:
+            scope.tiles = {
+                str(a): access.tile_names(scope, access.label(g.dim), g) for a, g in enumerate(step.grid) if not g.unit
+            }
+            copies.emit_held(scope, leading[0], scope.tiles)
+            tiles += scope.tiles.values()
+        else:
+            grids = {g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
+            for var, begin, _ in scope.part.tiles:
+                g = grids[var]
+                if _is_passed(begin):
+                    if g is step.grid[-1] and step.subtiles > 1:
+                        g = replace(g, tile=(g.tile or 0) // step.subtiles)
+                    tiles.append(access.tile_names(scope, var, g))
+                else:
+                    scope.replaced[var] = scope.rank
+                    scope.tiles[var] = TileNames(scope.rank, "", g, 1)
+            scope.forwarded |= held
+            emit_body(scope, scope.body)
+    leading += [name for tile in tiles for name in (tile.begin, tile.end)]
+    if file.reports.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+        leading.append("t")  # the host's tile, for reports
+    if file.lowered.by_epoch and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
+        leading.append("epoch")
+    if any(text == f"if {FIRST_SUBTILE}:" for _, text, _ in inner.rows):
+        leading.append(FIRST_SUBTILE if step.deferred else f"{FIRST_SUBTILE}: tl.constexpr")
+    for names in tiles:
+        access.lane_lines(scope.lines, names)
+    scope.lines.extend(inner)
+    return close(scope, scope.naming.functions[step.path], tuple(leading))
+
+
+def _signal_made(mainloop: Scope, step: StepPlan) -> None:
+    """The mainloop step has stored its tile `t`: if it is of the local shard, whoever draws its work index may read it."""
+    with mainloop.under(mainloop.lowered.part(step.path).tests, step.step.program.loc):
+        if mainloop.stored_async:
+            mainloop.lines.add("shmem.async_store_quiet()")
+        mainloop.lines.add(f"shmem.local_set({' + '.join(_flag(mainloop, step))}, {_call(mainloop)})")
+
+
+def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
+    """The function by which workers draw work indices, and what it calls for each."""
+    scope, loc = open_scope(file, file.plan.step(step.executor)), step.step.program.loc
+    tiles = open_tiles(scope)
+    taken, following, subtile, waited = (scope.names.fresh(n) for n in ("taken", "following", "subtile", "waited"))
+    with scope.apart() as inner:
+        _load_tile(scope, step, subtile)
+        passed = [end for _, *ends in _bounds_passed(scope, step) for end in ends]
+        held = _held_of(scope, step)
+        does = _fused_function(file, step, held)
+        for arg in does.args:
+            scope.args.setdefault(arg.name, arg)
+        flag = _flag_awaited(scope, step) if FIRST_SUBTILE in does.leading else None
+        first = [f"{scope.text(flag)} != {waited}"] if flag is not None else ["True"] * (FIRST_SUBTILE in does.leading)
+        tile = ["t"] if "t" in does.leading else []
+        given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
+        scope.lines.add(f"{does.name}({', '.join(given)})", loc)
+    outer = scope.lines
+    counter = scope.arg(Arg(f"{scope.naming.functions[step.path]}_work_indices", "work_indices", step.path))
+    total = scope.lowered.loop(step.path).total
+    count, draw = scope.text(total * step.subtiles), f"shmem.local_add({counter}, 1).to(tl.int32)"
+    outer.say(
+        f"whoever is free takes the next {'tile' if step.subtiles == 1 else 'subtile'} of "
+        f"`{step.path}`, drawing a work index each"
+    )
+    outer.add(f"{taken} = {draw}")
+    if flag is not None:
+        outer.add(f"{waited} = -1")
+    outer.add(f"while {taken} < {count}:")
+    outer.depth = 1
+    outer.add(f"{following} = {draw}")
+    turn = taken if step.subtiles == 1 else f"{taken} // {step.subtiles}"
+    outer.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {turn}")
+    if step.subtiles > 1:
+        outer.add(f"{subtile} = {taken} % {step.subtiles}")
+    order_lines(scope)
+    outer.extend(tile_lines(scope, tiles))
+    outer.extend(inner)
+    if flag is not None:
+        outer.add(f"{waited} = {scope.text(flag)}")
+    outer.add(f"{taken} = {following}")
+    outer.depth = 0
+    # Each worker has drawn one too many; whoever has drawn the last one puts the counter back.
+    outer.say("the last work index of all: the next call begins with the first again")
+    with outer.block(f"if {taken} == {count} + workers - 1:"):
+        outer.add(f"tl.store({counter}, tl.cast(0, tl.int64))")
+    return close(scope, scope.naming.drivers[step.path], ("workers",)), does
+
+
+def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
+    """The mainloop's tile, or the subtile of it, which is the scope's tile from here on, from memory."""
+    lines, loc, columns = scope.lines, step.step.program.loc, None
+    signals.wait_until(scope, _flag(scope, step), _call(scope), "made", step.path, loc, remote=False)
+    if step.subtiles > 1:
+        grid = scope.step.grid[scope.step.columns]
+        width, whole = (grid.tile or 0) // step.subtiles, scope.tiles[grid.var or ""]
+        whole.used.add("end")
+        columns = access.tile_names(scope, grid.var or "", replace(grid, tile=width))
+        lines.add(f"{columns.begin} = {whole.begin} + {subtile} * {width}", loc)
+        lines.add(f"{columns.end} = tl.minimum({columns.begin} + {width}, {whole.end})", loc)
+    own = (op for op in walk(scope.body) if isinstance(op, Store) and op.to == "own")
+    stored, loads = {scope.declared(op.param).name: op for op in own}, list[str]()
+    for name in dict.fromkeys(scope.plan.wiring.moved_from(tensor, stored) for tensor in step.forwarded):
+        op, tensor = stored[name], scope.declared(stored[name].param)
+        found = access.Accessed.of(scope.part.of(op))
+        where, mask = access.address(scope, scope.tensor(name), tensor, scope.indexed(op), found)
+        held = scope.forwarded[name] = scope.names.fresh(f"{name}_tile")
+        loads.append(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})")
+    if columns is not None:
+        access.lane_lines(lines, columns)
+    for load in loads:
+        lines.add(load, loc)
+
+
+def _flag_awaited(scope: Scope, step: StepPlan) -> Formula | None:
+    """The flag that the step waits for, of any rank, by its tile: a worker that has waited for it with its last tile need not
+    again. None: it waits for more than one."""
+    part = scope.lowered.part(step.path)
+    found = [
+        o for s, body in part.said if isinstance(s, Wait) for o in lowered_walk(body) if isinstance(o, For | Await)
+    ]
+    if len(found) != 1 or not isinstance(found[0], Await):
+        return None
+    (flag,) = formulas(found[0])
+    at: dict[str, F.Like] = {}
+    for var, begin, end in _bounds_passed(scope, step):
+        at |= {f"{var}.begin": Sym(atom(begin)), f"{var}.end": Sym(atom(end))}
+    return F.substitute(flag, {n: at.get(n, F.of(0)) for n in F.symbols(flag) if "." in n})
+
+
+def _first(scope: Scope, step: StepPlan) -> Formula:
+    """The first tile of the local shard: they are the last ones in the mainloop's order."""
+    return scope.lowered.loop(step.executor).total - scope.lowered.loop(step.path).total
+
+
+def _flag(scope: Scope, step: StepPlan) -> tuple[str, str]:
+    """That of the mainloop's tile `t`, as a pointer and an index: the call in which it was made."""
+    made = scope.arg(Arg(f"{scope.naming.functions[step.path]}_made", "made", step.path))
+    return made, scope.text(Sym("t") - _first(scope, step), F.FACTOR)
+
+
+def _call(scope: Scope) -> str:
+    """The number of this call. A kernel of its own has begun it: a stream beside this kernel moves the host's tiles."""
+    return f"tl.load({scope.epoch()})"

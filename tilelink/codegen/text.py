@@ -6,12 +6,15 @@ import keyword
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 
 COMMENT = "#"
+Row: TypeAlias = "tuple[int, str, Loc | None]"
+"""A line: its depth, its text, and the user's location that it comes from."""
 
 
 def atom(text: str) -> str:
@@ -21,9 +24,9 @@ def atom(text: str) -> str:
 
 @dataclass(slots=True)
 class Lines:
-    """Text under construction: lines with their depth, and the user's location of those that have one."""
+    """Text under construction."""
 
-    rows: list[tuple[int, str, Loc | None]] = field(default_factory=list[tuple[int, str, Loc | None]])
+    rows: list[Row] = field(default_factory=list[Row])
     depth: int = 0
 
     def add(self, text: str, loc: Loc | None = None) -> None:

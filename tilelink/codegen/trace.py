@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilelink.codegen.function import Function
+from tilelink.codegen.text import Row
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import Arg, TraceLayout, TraceRole, TraceSite
 
-Row = tuple[int, str, Loc | None]
 TILE_LOOP = re.compile(r"for t in (tl\.)?range\(worker, ")
 DRAWN_LOOP = re.compile(r"while \w+ < ")
 TILE_END = "blocks.end_of_tile()"

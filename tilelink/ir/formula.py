@@ -135,6 +135,13 @@ def truth(formula: Formula) -> Formula:
     return formula if is_truth(formula) else binary("!=", formula, 0)
 
 
+def conjuncts(test: Formula) -> tuple[Formula, ...]:
+    """What has to hold, each by itself, for the test to."""
+    if isinstance(test, Binary) and test.op == "and":
+        return (*conjuncts(test.left), *conjuncts(test.right))
+    return (test,)
+
+
 def minimum(a: Like, b: Like) -> Formula:
     return binary("min", a, b)
 

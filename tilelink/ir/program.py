@@ -127,6 +127,10 @@ class Loop:
     loc: Loc
 
     @property
+    def unrolled(self) -> bool:
+        return "tl.static_range(" in self.header.text
+
+    @property
     def turns(self) -> Formula | None:
         """How often it goes round; None: data says."""
         if self.limits is None:

@@ -25,7 +25,7 @@ from tilelink.ir.plan import (
 )
 from tilelink.ir.program import Notify, Wait, walk
 from tilelink.mapping.aliases import brought_along
-from tilelink.proof.findings import REPORT
+from tilelink.proof.runs import REPORT
 
 
 def check_structure(plan: Plan) -> str:

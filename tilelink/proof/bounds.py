@@ -1,4 +1,5 @@
-"""What is read and written lies in the memory of the rank that it is said to be on; flags that are awaited exist."""
+"""What is read and written lies in the memory of the rank that it is said to be on; flags that are awaited exist; the order of a
+loop takes each of its tiles once."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from itertools import pairwise
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Await, Buffer, Check, Copy, Read, Write, walk
-from tilelink.proof.cells import within
+from tilelink.ir.lowered import Await, Check, Copy, Read, Tiles, Write, walk
+from tilelink.proof.cells import deeper, within
 from tilelink.proof.coverage import boxes_of
-from tilelink.proof.findings import Found, Moment
-from tilelink.proof.runs import Runs, possible
+from tilelink.proof.runs import Found, Moment, Runs, possible
 from tilelink.proof.table import Array, Table
+
+_PAST = "leave such tiles out by a test of their positions"
 
 
 def outside(table: Table) -> Iterator[Found]:
@@ -88,7 +90,7 @@ def _outside(table: Table, runs: Runs, op: Read | Write, k: int, moment: Moment 
     most, axis = int(table.each(buffer.extents[k])[whose]), buffer.axes[k] if k < len(buffer.axes) else str(k)
     why, hint = f"the local tensor has {most} elements there", _PAST
     name = f"of axis `{axis}` of `{op.param or buffer.name}`"
-    if _split(buffer, k):
+    if any(n.endswith(("rank", "RANKS")) for n in F.symbols(buffer.extents[k])):  # ranks have parts of the axis
         name = f"of rank {whose}'s part {name}"
         why += ", and a rank reads and stores its own part of a split axis only"
         hint = "push the tile to its owner, pull it from there, or test with `tl.rank_of` whose it is"
@@ -98,9 +100,31 @@ def _outside(table: Table, runs: Runs, op: Read | Write, k: int, moment: Moment 
     return Found(what, "", (runs.row,), (moment,), why=why, hint=hint)
 
 
-_PAST = "leave such tiles out by a test of their positions"
+# ------------------------------------------------------------------------------------------------------- orders of loops
+def untaken(table: Table) -> Iterator[Found]:
+    """Tiles that are taken twice, or never although something is done for them."""
+    for executor in table.lowered.executors:
+        for loop in executor.loops:
+            if loop.axes:
+                yield from _taken_otherwise(table, loop)
+            elif (table.each(loop.total) != 1).any():
+                yield Found("does not do once what it does once", loop.path, loc=loop.loc)
 
 
-def _split(buffer: Buffer, k: int) -> bool:
-    """Whether ranks have parts of an axis."""
-    return any(name.endswith(("rank", "RANKS")) for name in F.symbols(buffer.extents[k]))
+def _taken_otherwise(table: Table, loop: Tiles) -> Iterator[Found]:
+    at = table.at(loop)
+    total = np.maximum(table.each(loop.total), 0)
+    counts = np.stack([table.each(count) for _, count in loop.axes])
+    visited = (at >= 0).reshape(table.ranks, -1).sum(axis=1)
+    if (visited != total).any():
+        rank = int(np.argmax(visited != total))
+        what = f"takes {int(visited[rank])} tiles in {int(total[rank])} turns on rank {rank}"
+        yield Found(what, loop.path, loc=loop.loc)
+        return
+    if (visited == counts.prod(axis=0)).all():
+        return
+    for row in table.rows:
+        # Arrays of an op go on with the turns of loops.
+        if row.loop is loop and possible([deeper(at, row.depth) < 0, *row.taken]):
+            yield Found("leaves out a tile for which there is something to do", loop.path, (row,))
+            return

@@ -6,18 +6,18 @@ anything else, and it ends when all that it has begun has ended. Who has been he
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tilelink.errors import Note
 from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.proof.cells import within
+from tilelink.proof.cells import deeper, within
 from tilelink.proof.counts import Sent
-from tilelink.proof.findings import Found, Moment
+from tilelink.proof.coverage import accesses
 from tilelink.proof.order import Order
-from tilelink.proof.runs import Beside, Runs, depends, possible, projected, together, unsettled
+from tilelink.proof.runs import Beside, Found, Moment, Runs, picked, possible, projected, unsettled
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -30,7 +30,11 @@ def unfinished(table: Table) -> Iterator[Found]:
     if not table.lowered.flags:
         return
     told = [r for r in table.rows if isinstance(r.op, Signal) and r.op.flags == ENTERED]
-    if len(told) != 1 or not _to_all(table, told[0]):
+    sent = [
+        Sent.of(table, r) for r in told if isinstance(r.op, Signal) and r.op.rank is None and r.op.along == RANK_AXIS
+    ]
+    # Each rank tells all others, by the flag of its own number.
+    if len(told) != 1 or not sent or possible([*sent[0].taken, sent[0].flag != sent[0].rank]):
         yield Found("is not told to all ranks once", ENTERED, tuple(told))
         return
     first = told[0].executor.name
@@ -39,28 +43,23 @@ def unfinished(table: Table) -> Iterator[Found]:
             yield Found("runs ahead of the call", e.name)
 
 
-def _to_all(table: Table, row: Row) -> bool:
-    """Whether each rank tells all others, by the flag of its own number."""
-    assert isinstance(row.op, Signal)
-    sent = Sent.of(table, row)
-    return row.op.rank is None and row.op.along == RANK_AXIS and not possible([*sent.taken, sent.flag != sent.rank])
-
-
 def unfree(table: Table) -> Iterator[Found]:
     """Memory that is written again while a call that has used it before may not be over; arguments of peers that are touched
     before their call has begun, or after it has ended."""
     order = Order(table)
     shared: list[tuple[int, str]] = []
-    for buffer in table.lowered.buffers:
-        rows = [r for r in table.rows if isinstance(r.op, Read | Write) and r.op.buffer == buffer.name]
-        every = [Runs.of(table, r) for r in rows]
-        away = [r for r in every if possible([*r.taken, _away(r)])]
+    for buffer, rows in accesses(table):
+        away = [runs for runs in (Runs.of(table, r) for r in rows) if _away(runs)]
         if buffer.space in ("argument", "result"):
             for runs in away:
                 yield from _in_the_call(table, order, buffer, runs)
         elif away or buffer.space == "symmetric":  # in a call of other sizes a peer may have touched it
             shared.append((turn(table, buffer), buffer.name))
-    shared += [(table.lowered.slots, name) for name in _signalled_away(table)]
+    for row in table.rows:
+        if isinstance(row.op, Signal) and row.op.flags not in STATES:  # no two calls share those of the call itself
+            sent = Sent.of(table, row)
+            if possible([*sent.taken, sent.on != sent.rank]):
+                shared.append((table.lowered.slots, row.op.flags))
     if not shared:
         return
     calls, first = min(shared, key=lambda found: found[0])
@@ -77,8 +76,9 @@ def unfree(table: Table) -> Iterator[Found]:
         if calls == 1:
             why = "with one slot nothing that is heard in the call before says that its user has left it"
         loc = next((b.loc for b in table.lowered.buffers if b.name == first), None)
-        notes = (Note("a rank without rows signals nothing", None),)
-        yield Found(what, "", rows, moments, why=why, loc=loc, notes=notes)
+        yield Found(
+            what, "", rows, moments, why=why, loc=loc, notes=(Note("a rank without rows signals nothing", None),)
+        )
 
 
 def _again(
@@ -99,15 +99,6 @@ def _again(
     return (), (Moment.first(table, told, [here], call=calls), Moment.first(table, told, [late], late=True))
 
 
-def _signalled_away(table: Table) -> Iterator[str]:
-    """Flags of other ranks that are signalled, but for those of the call itself, which no two calls share."""
-    for row in table.rows:
-        if isinstance(row.op, Signal) and row.op.flags not in STATES:
-            sent = Sent.of(table, row)
-            if possible([*sent.taken, sent.on != sent.rank]):
-                yield row.op.flags
-
-
 def turn(table: Table, buffer: Buffer) -> int:
     """After so many calls a buffer's memory is used again, where the slots of a call are counted up to its own number."""
     slots = table.lowered.slots
@@ -116,41 +107,27 @@ def turn(table: Table, buffer: Buffer) -> int:
 
 def heard(table: Table) -> Array:
     """(rank, source): whether in each call the rank waits for something that the source does in it."""
-    signals = [r for r in table.rows if isinstance(r.op, Signal)]
     found = np.eye(table.ranks, dtype=np.bool_)
     for flags in sorted((f.name for f in table.lowered.flags), key=table.width):
         if not found.all():
-            found |= _hearing(table, flags, signals)
+            found |= hearing(table, flags)
     return found
 
 
-def hearing(table: Table, flags: str) -> Array:
-    """The same by one kind of flags. What data decides may not happen."""
-    direct = _hearing(table, flags, [r for r in table.rows if isinstance(r.op, Signal)])
-    return direct | np.eye(table.ranks, dtype=np.bool_)
-
-
-def _hearing(table: Table, flags: str, signals: list[Row]) -> Array:
-    """(rank, source): whether in each call the rank waits for a flag that the source signals by one of these."""
-    width, found = table.width(flags), np.zeros((table.ranks, table.ranks), dtype=np.bool_)
+def hearing(table: Table, flags: str, by: Sequence[Row] | None = None) -> Array:
+    """The same by one kind of flags, if they are named by these signals. What data decides may not happen."""
+    width, found = table.width(flags), np.eye(table.ranks, dtype=np.bool_)
     awaited = np.zeros((table.ranks, width), dtype=np.bool_)
     for row in table.rows:
-        if isinstance(row.op, Await) and row.op.flags == flags and not row.op.back and not row.by_data:
+        if isinstance(row.op, Await) and row.op.flags == flags and row.tells and not row.by_data:
             wait = Sent.of(table, row)
-            _mark(awaited, wait.on, wait.flag, [*wait.taken, *wait.inside(table, width)])
-    for row in signals if awaited.any() else ():
+            awaited[tuple(picked([*wait.taken, *wait.inside(table, width)], wait.on, wait.flag))] = True
+    for row in (table.rows if by is None else by) if awaited.any() else ():
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
             sent = Sent.of(table, row)
             met = awaited[within(sent.on, table.ranks - 1), within(sent.flag, width - 1)]
-            _mark(found, sent.on, sent.rank, [*sent.taken, *sent.inside(table, width), met])
+            found[tuple(picked([*sent.taken, *sent.inside(table, width), met], sent.on, sent.rank))] = True
     return found
-
-
-def _mark(table: Array, row: Array, column: Array, conditions: list[Array]) -> None:
-    """Say True of rows and columns for which the conditions hold together anywhere."""
-    where = projected(conditions, depends(row, column))
-    row, column, found = np.broadcast_arrays(row, column, together(np.logical_and, where))
-    table[row[found], column[found]] = True
 
 
 def _credited(table: Table, calls: int) -> bool:
@@ -162,17 +139,17 @@ def _credited(table: Table, calls: int) -> bool:
         if row.by_data or any(row.executor.name not in table.ended[e] for e in others):
             continue
         asked, wait = np.zeros((table.ranks, table.ranks), dtype=np.bool_), Sent.of(table, row)
-        _mark(asked, wait.on, wait.flag, [*wait.taken, *wait.inside(table, table.ranks)])
+        asked[tuple(picked([*wait.taken, *wait.inside(table, table.ranks)], wait.on, wait.flag))] = True
         if asked.all():
             return True
     return False
 
 
 # ------------------------------------------------------------------------------------------------ what belongs to callers
-def _away(runs: Runs) -> Array:
-    """Where an access would be one of another rank's memory."""
+def _away(runs: Runs) -> bool:
+    """Whether any access is one of another rank's memory."""
     assert isinstance(runs.row.op, Read | Write)
-    return runs(runs.row.op.rank) != runs.values["rank"]
+    return possible([*runs.taken, runs(runs.row.op.rank) != runs.values["rank"]])
 
 
 def _in_the_call(table: Table, order: Order, buffer: Buffer, runs: Runs) -> Iterator[Found]:
@@ -182,11 +159,11 @@ def _in_the_call(table: Table, order: Order, buffer: Buffer, runs: Runs) -> Iter
     whose = runs(row.op.rank)
     away = [*runs.taken, rank != whose]
     if left := unsettled(away, _begun(table, order, runs, whose)):
-        at, other = _first(rank, whose, left)
+        at, other = (int(x[0]) for x in picked(left, rank, whose))
         moment = Moment.first(table, row, [rank == at, whose == other])
         yield Found(f"of rank {other} is touched before that rank has begun the call", buffer.name, (row,), (moment,))
     if left := unsettled(away, ([c[rank, within(whose, table.ranks - 1)]] for c in _left(table, row))):
-        at, other = _first(rank, whose, left)
+        at, other = (int(x[0]) for x in picked(left, rank, whose))
         moment = Moment.first(table, row, [rank == at, whose == other], late=True)
         yield Found(f"of rank {other} may still be touched when its call has ended", buffer.name, (row,), (moment,))
 
@@ -197,20 +174,12 @@ def _begun(table: Table, order: Order, runs: Runs, whose: Array) -> Iterator[lis
         assert isinstance(h.op, Await)
         if not h.by_data or runs.row.by_data:
             beside, width = Beside.of(runs, h), table.width(h.op.flags)
-            mine, other = (x.reshape(x.shape + (1,) * (beside.depth - x.ndim)) for x in (runs.values["rank"], whose))
+            mine, other = (deeper(x, beside.depth) for x in (runs.values["rank"], whose))
             index = beside(h.op.index)
             known = [(index >= 0) & (index < width), *beside.conditions]
-            known.append(contains(_sources(table, h.op.flags), (mine * width + index) * table.ranks + other))
+            known.append(_contains(_sources(table, h.op.flags), (mine * width + index) * table.ranks + other))
             known = projected(known, {*range(len(runs.shape))})
             yield [c.reshape(c.shape[: len(runs.shape)]) for c in known]
-
-
-def _first(rank: Array, whose: Array, left: list[Array]) -> tuple[int, int]:
-    """The first ranks of which all conditions hold."""
-    rank, whose, found = np.broadcast_arrays(
-        rank, whose, together(np.logical_and, projected(left, depends(rank, whose)))
-    )
-    return int(rank[found][0]), int(whose[found][0])
 
 
 def _sources(table: Table, flags: str) -> Array:
@@ -220,13 +189,11 @@ def _sources(table: Table, flags: str) -> Array:
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
             sent = Sent.of(table, row)
             key = (sent.on * width + sent.flag) * table.ranks + sent.rank
-            where = projected([*sent.taken, *sent.inside(table, width)], depends(key))
-            key, found = np.broadcast_arrays(key, together(np.logical_and, where))
-            keys.append(key[found])
+            keys += picked([*sent.taken, *sent.inside(table, width)], key)
     return np.unique(np.concatenate(keys))
 
 
-def contains(sorted_keys: Array, keys: Array) -> Array:
+def _contains(sorted_keys: Array, keys: Array) -> Array:
     if not len(sorted_keys):
         return np.zeros(keys.shape, dtype=np.bool_)
     at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
@@ -238,4 +205,4 @@ def _left(table: Table, row: Row) -> Iterator[Array]:
     behind = {e for e, ended in table.ended.items() if row.executor.name in ended}
     told = [r for r in table.rows if isinstance(r.op, Signal) and r.executor.name in behind]
     for flags in sorted((f.name for f in table.lowered.flags), key=table.width):
-        yield _hearing(table, flags, told).T
+        yield hearing(table, flags, told).T

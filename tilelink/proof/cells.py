@@ -98,8 +98,8 @@ class Cells:
         alike: list[Array] = []
         by_rank: list[tuple[tuple[int, ...], list[_Factor]]] = []
         for f in factors:
-            if not f.places:
-                often = often * self._turns(f)
+            if not f.places:  # how often its turns are taken, on each rank
+                often = often * reduce(np.logical_and, _flat(f.taken, f.axes)).sum(axis=1)
         for group in groups:
             of = [f for f in factors if f.places and set(f.places) <= set(group)]
             if all(self._rows(b, f) == 1 for f in of):
@@ -158,21 +158,16 @@ class Cells:
             out = out * table.reshape(shape)
         return out
 
-    def _turns(self, f: _Factor) -> Array:
-        """How often the turns of a factor without places are taken, on each rank."""
-        taken = _flat(f.taken, f.axes)
-        return taken.sum(axis=1)
-
     def _table(self, b: Boxes, f: _Factor, summed: Array | None = None) -> Array:
         """(rank or 1, cells…): how many boxes hold each; `summed`: all ranks in one row, so often each."""
         arrays = [x for k in f.places for x in b.places[k]]
-        flat = _flat((*f.taken, *arrays), f.axes, each=True)
-        if summed is None and (cells := self._one_cell_each(f.places, flat[len(f.taken) :])) is not None:
-            out = self._zeros((self._rows(b, f), len(self.edges[f.places[0]]) - 1))
-            out[:, cells] = reduce(np.logical_and, flat[: len(f.taken)], np.ones((1, 1), dtype=np.bool_))
-            return out
+        flat = _flat((*f.taken, *arrays), f.axes)
         taken = reduce(np.logical_and, flat[: len(f.taken)], np.ones((1, 1), dtype=np.bool_))
         ends = flat[len(f.taken) :]
+        if summed is None and (cells := self._one_cell_each(f.places, ends)) is not None:
+            out = self._zeros((self._rows(b, f), len(self.edges[f.places[0]]) - 1))
+            out[:, cells] = taken
+            return out
         rows = max(self._rows(b, f), 1 if summed is None else self.ranks)
         shape = np.broadcast_shapes(taken.shape, (rows, 1), *(x.shape for x in ends))
         if np.prod(shape, dtype=np.float64) > MOST:
@@ -225,40 +220,45 @@ def within(x: Array, size: int) -> Array:
     return np.minimum(np.maximum(x, 0), size)
 
 
-def _flat(arrays: Sequence[Array], axes: tuple[int, ...], *, each: bool = False) -> Any:
-    """(rank or 1, turns): with the axes in one. All together by `and`, or each by itself."""
+def _flat(arrays: Sequence[Array], axes: tuple[int, ...]) -> list[Array]:
+    """Each as (rank or 1, turns): with the axes in one."""
     wide = np.broadcast_shapes(*(tuple(a.shape[k] for k in axes) for a in arrays))
     if np.prod(wide, dtype=np.float64) > MOST:
         raise TooMany
-    found = [_unrolled(a, axes, wide) for a in arrays]
-    return found if each else reduce(np.logical_and, found, np.ones((1, 1), dtype=np.bool_))
+    found: list[Array] = []
+    for a in arrays:
+        kept = a.reshape((a.shape[0], *(a.shape[k] for k in axes)))
+        full = kept if kept.shape[1:] == wide else np.broadcast_to(kept, (a.shape[0], *wide))
+        found.append(full.reshape(a.shape[0], -1))
+    return found
 
 
-def _unrolled(a: Array, axes: tuple[int, ...], wide: tuple[int, ...]) -> Array:
-    kept = a.reshape((a.shape[0], *(a.shape[k] for k in axes)))
-    full = kept if kept.shape[1:] == wide else np.broadcast_to(kept, (a.shape[0], *wide))
-    return full.reshape(a.shape[0], -1)
+def depends(*arrays: Array) -> set[int]:
+    """The axes on which any of the arrays depends."""
+    return {k for a in arrays for k, n in enumerate(a.shape) if n != 1}
 
 
-def depends(a: Array) -> set[int]:
-    """The axes of the turns on which an array depends."""
-    return {k for k in range(1, a.ndim) if a.shape[k] != 1}
+def deeper(array: Array, depth: int) -> Array:
+    """An array with axes behind, so many in all, on which it does not depend."""
+    return array.reshape(array.shape + (1,) * (depth - array.ndim))
+
+
+def entry(array: Array, at: Sequence[int]) -> int:
+    """What stands at an index of all axes, along those on which the array depends."""
+    return int(array[tuple(i if n != 1 else 0 for i, n in zip(at, array.shape, strict=False))])
 
 
 def _factors(b: Boxes) -> Iterator[_Factor]:
     """What is counted apart: no axis of the turns is in two of them. What depends on ranks alone is one of its own."""
-    on = [set[int]().union(*(depends(x) for x in place)) for place in b.places]
-    groups = joined([tuple(s) for s in (*on, *(depends(a) for a in b.taken)) if s])
-    for group in groups:
-        yield _Factor(
-            tuple(k for k, s in enumerate(on) if s & set(group)),
-            group,
-            tuple(a for a in b.taken if depends(a) & set(group)),
-        )
+    on = [depends(*place) - {0} for place in b.places]
+    tested = [(a, depends(a) - {0}) for a in b.taken]
+    for group in joined([tuple(s) for s in (*on, *(s for _, s in tested)) if s]):
+        places = tuple(k for k, s in enumerate(on) if s & {*group})
+        yield _Factor(places, group, tuple(a for a, s in tested if s & {*group}))
     for k, s in enumerate(on):
         if not s:
             yield _Factor((k,), (), ())
-    alone = tuple(a for a in b.taken if not depends(a))
+    alone = tuple(a for a, s in tested if not s)
     if alone:
         yield _Factor((), (), alone)
 
@@ -271,6 +271,3 @@ def joined(sets: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         out = [o for o in out if not o & set(s)]
         out.append(set(s).union(*met))
     return [tuple(sorted(o)) for o in out]
-
-
-__all__ = ["Boxes", "Cells", "TooMany", "depends", "joined", "within"]

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.lowered import Await, Check, Lowered, Read, Signal, Write
 from tilelink.ir.verdict import Counterexample, Proof, Verdict
-from tilelink.proof.bounds import outside
+from tilelink.proof.bounds import outside, untaken
 from tilelink.proof.calls import unfinished, unfree
 from tilelink.proof.cells import TooMany
 from tilelink.proof.counts import miscounted
 from tilelink.proof.coverage import accesses, uncovered
-from tilelink.proof.cycles import stuck
-from tilelink.proof.findings import REPORT, Found
+from tilelink.proof.cycles import crowded, stuck
 from tilelink.proof.order import unordered
-from tilelink.proof.orders import untaken
-from tilelink.proof.residency import crowded
+from tilelink.proof.runs import REPORT, Found
 from tilelink.proof.table import Row, Table
 
 

@@ -9,21 +9,17 @@ from math import prod
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import ENTERED, Await, Flags, Signal
+from tilelink.ir.lowered import ENTERED, Await, Flags, Lowered, Signal
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.proof.cells import within
-from tilelink.proof.findings import REPORT, Found, Moment
-from tilelink.proof.runs import Runs, depends, possible, projected, together
-from tilelink.proof.table import Array, Row, Table, along
+from tilelink.proof.cells import depends, within
+from tilelink.proof.runs import REPORT, Found, Moment, Runs, possible, projected, together
+from tilelink.proof.table import Array, Row, Table, along, once
 
 
 def miscounted(table: Table) -> Iterator[Found]:
-    rows: dict[str, list[Row]] = {f.name: [] for f in table.lowered.flags}
-    for row in table.rows:
-        if isinstance(row.op, Await | Signal):
-            rows[row.op.flags].append(row)
     for flags in table.lowered.flags:
-        yield from _of(table, flags, rows[flags.name])
+        rows = [r for r in table.rows if isinstance(r.op, Await | Signal) and r.op.flags == flags.name]
+        yield from _of(table, flags, rows)
 
 
 def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
@@ -41,11 +37,17 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         return  # data says how often, or the device counts
     made = np.zeros((table.ranks, width), dtype=np.int64)
     for row in signals:
-        outside = _add(table, made, row)
-        if outside:
-            moment = _touching(table, row, *outside)
-            yield Found(f"has no flag {outside[1]} on rank {outside[0]}", flags.name, (row,), (moment,))
-            return
+        assert isinstance(row.op, Signal)
+        sent = Sent.of(table, row)
+        for known in sent.inside(table, width):
+            if possible([*sent.taken, ~known]):
+                where = together(np.logical_and, [*sent.taken, ~known])
+                *meant, where = np.broadcast_arrays(sent.on, sent.flag, where)
+                rank, number = (int(x[where][0]) for x in meant)
+                moment = _touching(table, row, rank, number)
+                yield Found(f"has no flag {number} on rank {rank}", flags.name, (row,), (moment,))
+                return
+        made += sent.often(table, width) * int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {}))
     if flags.style == "doorbell" or flags.rings is not None:
         yield from _rung(table, flags, made, rows)
     if flags.arrivals is None:
@@ -55,16 +57,19 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         if ((awaited > 0) & (made == 0)).any():
             yield _at(table, "is awaited, and never signalled", flags, (awaited > 0) & (made == 0), rows)
         return
-    wanted = table.arrivals(flags)
-    if (there & (made != wanted)).any():
-        yield _at(table, f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
+    wanted = np.broadcast_to(table.by_flag(flags, flags.arrivals), made.shape)
+    if (wrong := there & (made != wanted)).any():
+        rank, number = np.argwhere(wrong)[0]
+        times = f"is signalled {int(made[rank, number])} times, and expects {int(wanted[rank, number])}"
+        yield _at(table, times, flags, wrong, rows)
 
 
 def _unfit(table: Table, flags: Flags, there: Array, rows: list[Row]) -> Iterator[Found]:
     """A flag of a style that cannot say what it is to say."""
     if flags.name == ENTERED and flags.style != "epoch":
         yield Found("does not say which call has begun", flags.name, tuple(rows))
-    if flags.style in ("epoch", "data") and flags.arrivals is not None and (there & (table.arrivals(flags) != 1)).any():
+    arrivals = flags.arrivals if flags.style in ("epoch", "data") else None
+    if arrivals is not None and (there & (table.by_flag(flags, arrivals) != 1)).any():
         yield Found("is set, and expects to be counted", flags.name, tuple(rows))
     elsewhere = [r for r in rows if r.executor.engine.by != "kernel"]
     if flags.style == "data" and elsewhere:
@@ -140,18 +145,6 @@ def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
             )
 
 
-def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
-    """Add a row's signals; what is signalled, and does not exist."""
-    assert isinstance(row.op, Signal)
-    sent = Sent.of(table, row)
-    for known in sent.inside(table, made.shape[1]):
-        if possible([*sent.taken, ~known]):
-            on, flag, where = np.broadcast_arrays(sent.on, sent.flag, together(np.logical_and, [*sent.taken, ~known]))
-            return int(on[where][0]), int(flag[where][0])
-    made += sent.often(table, made.shape[1]) * int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {}))
-    return None
-
-
 def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
     """How often each flag is awaited in its own call, as far as no data decides it."""
     out = np.zeros((table.ranks, width), dtype=np.int64)
@@ -173,6 +166,7 @@ class Sent:
     shape: tuple[int, ...]
 
     @staticmethod
+    @once
     def of(table: Table, row: Row) -> Sent:
         assert isinstance(row.op, Await | Signal)
         runs = Runs.of(table, row)
@@ -207,7 +201,7 @@ def _ranks(table: Table, runs: Runs, op: Signal) -> Array:
         return runs(op.rank)[..., None]
     if op.along == RANK_AXIS:
         return along(table.ranks, depth, depth + 1)
-    rank, (stride, size) = runs.values["rank"][..., None], _stride(table, op.along)
+    rank, (stride, size) = runs.values["rank"][..., None], _stride(table.lowered, op.along)
     return rank - rank // stride % size * stride + along(size, depth, depth + 1) * stride
 
 
@@ -215,35 +209,26 @@ def in_line(table: Table, a: Array, b: Array, dimension: str) -> Array:
     """Whether ranks differ in their coordinate along a mesh dimension at most."""
     if dimension == RANK_AXIS:
         return np.ones(np.broadcast_shapes(a.shape, b.shape), dtype=np.bool_)
-    stride, size = _stride(table, dimension)
+    stride, size = _stride(table.lowered, dimension)
     return a - a // stride % size * stride == b - b // stride % size * stride
 
 
-def _stride(table: Table, dimension: str) -> tuple[int, int]:
+def _stride(lowered: Lowered, dimension: str) -> tuple[int, int]:
     """By how much the number of a rank grows from one coordinate to the next, and how many there are."""
-    sizes = dict(table.lowered.ranks)
-    names = [n for n, _ in table.lowered.ranks if n != RANK_AXIS]
-    return int(np.prod([sizes[n] for n in names[names.index(dimension) + 1 :]], dtype=np.int64)), sizes[dimension]
-
-
-def _times(made: Array, wanted: Array, there: Array) -> str:
-    """How often the first flag is signalled that is not signalled as often as it should be."""
-    rank, number = np.argwhere(there & (made != wanted))[0]
-    wanted = np.broadcast_to(wanted, made.shape)
-    return f"{int(made[rank, number])} times, and expects {int(wanted[rank, number])}"
+    mesh = [(name, size) for name, size in lowered.ranks if name != RANK_AXIS]
+    at = [name for name, _ in mesh].index(dimension)
+    return prod(size for _, size in mesh[at + 1 :]), mesh[at][1]
 
 
 def _at(table: Table, what: str, flags: Flags, where: Array, rows: list[Row]) -> Found:
     """Signals first, in the order of the text."""
-    rank, number = (int(k) for k in np.unravel_index(int(np.argmax(where)), where.shape))
+    rank, number = (int(k) for k in np.argwhere(where)[0])
     ordered = sorted(rows, key=lambda r: isinstance(r.op, Await))
     moments = [_touching(table, r, rank, number) for r in ordered]
-    hint = (
-        "notify once per tile, behind the loop" if any(r.around for r in rows if isinstance(r.op, Signal)) else REPORT
-    )
-    return Found(
-        f"flag {number} of `{flags.name}` on rank {rank} {what}", "", tuple(ordered), tuple(moments), hint=hint
-    )
+    looped = any(r.around for r in rows if isinstance(r.op, Signal))
+    hint = "notify once per tile, behind the loop" if looped else REPORT
+    what = f"flag {number} of `{flags.name}` on rank {rank} {what}"
+    return Found(what, "", tuple(ordered), tuple(moments), hint=hint)
 
 
 def _touching(table: Table, row: Row, rank: int, flag: int, *, last: bool = False) -> Moment | None:

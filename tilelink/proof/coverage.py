@@ -13,9 +13,8 @@ import numpy as np
 
 from tilelink.errors import Note
 from tilelink.ir.lowered import Buffer, Read, Write
-from tilelink.proof.cells import Boxes, Cells
-from tilelink.proof.findings import Found, Moment
-from tilelink.proof.runs import Runs, depends
+from tilelink.proof.cells import Boxes, Cells, depends
+from tilelink.proof.runs import Found, Moment, Runs
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -30,12 +29,8 @@ def uncovered(table: Table) -> Iterator[Found]:
 
 def accesses(table: Table) -> Iterator[tuple[Buffer, list[Row]]]:
     """Each buffer, and what reads and writes it."""
-    rows: dict[str, list[Row]] = {b.name: [] for b in table.lowered.buffers}
-    for row in table.rows:
-        if isinstance(row.op, Read | Write):
-            rows[row.op.buffer].append(row)
     for buffer in table.lowered.buffers:
-        yield buffer, rows[buffer.name]
+        yield buffer, [r for r in table.rows if isinstance(r.op, Read | Write) and r.op.buffer == buffer.name]
 
 
 def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
@@ -97,7 +92,7 @@ def _idle(table: Table, row: Row) -> bool:
     tiles = {*range(1 + len(row.loop.axes))}
     found = np.ones((1,) * row.depth, dtype=np.bool_)
     for condition in row.taken:
-        if {k for k, n in enumerate(condition.shape) if n != 1} <= tiles:
+        if depends(condition) <= tiles:
             found = found & condition
     return len(np.unique(np.nonzero(np.broadcast_to(found, (table.ranks, *found.shape[1:])))[0])) < table.ranks
 
@@ -147,8 +142,7 @@ class _Said:
     def _repeated(self, w: Row) -> Found | None:
         """A store whose index leaves out what it is repeated for: an axis of the tiles, or a loop."""
         assert isinstance(w.op, Write)
-        on = {k for place in self.boxes[id(w)].places for x in place for k in depends(x)}
-        k = min({k for x in w.taken for k in depends(x)} - on, default=None)
+        k = min(depends(*w.taken) - depends(*(x for place in self.boxes[id(w)].places for x in place)), default=None)
         if k is None:
             return None
         times = max(x.shape[k] for x in w.taken)
@@ -260,6 +254,3 @@ def _stretch(cells: Cells, where: Array, cell: Sequence[int], k: int) -> tuple[i
     line = where[(*cell[:k], slice(None), *cell[k + 1 :])]
     last = cell[k] + int(np.argmin(np.append(line[cell[k] :], False)))
     return int(cells.edges[k][cell[k]]), int(cells.edges[k][last])
-
-
-__all__ = ["accesses", "boxes_of", "memory_of", "uncovered"]

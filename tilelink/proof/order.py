@@ -2,23 +2,41 @@
 
 Order is what flags make, what stands before what within a tile, what a stream does in turn, and the end of an executor before
 the start of those after it. That one worker takes tiles one after the other is none: there may be another.
+
+For each execution of a read, and each cell that it touches, by which execution of a write the cell is written is looked up:
+places that depend on different axes of the write are apart from one another, and each has a table of its own, from cells to
+indices along the write's axes. So whatever the write does with these cells is an array over those axes of the read, and of its
+cells, alone on which it depends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write
+from tilelink.proof.cells import MOST, Boxes, Cells, TooMany, deeper, depends, entry, joined, within
 from tilelink.proof.counts import in_line
 from tilelink.proof.coverage import accesses, boxes_of, memory_of
-from tilelink.proof.findings import Found, Moment, witness
-from tilelink.proof.pairs import Pairs, Writes
-from tilelink.proof.runs import Beside, Runs, before, own_axes, possible, projected, unsettled
-from tilelink.proof.table import Array, Row, Table
+from tilelink.proof.runs import (
+    Beside,
+    Found,
+    Moment,
+    Runs,
+    before,
+    own_axes,
+    possible,
+    projected,
+    together,
+    unsettled,
+    witness,
+)
+from tilelink.proof.table import Array, Row, Table, along, once, whole
 
 
 def unordered(table: Table) -> Iterator[Found]:
@@ -87,14 +105,7 @@ class Order:
 
     def signals(self, row: Row, kind: type[Await] | type[Signal]) -> list[Row]:
         """The awaits before an op in its tile, or the signals behind it."""
-        return self.table.once(kind.__name__, id(row), lambda: self._signals(row, kind))
-
-    def _signals(self, row: Row, kind: type[Await] | type[Signal]) -> list[Row]:
-        return [
-            r
-            for r in self.table.signals(row)
-            if isinstance(r.op, kind) and (before(r, row) if kind is Await else before(row, r))
-        ]
+        return (_awaits_before if kind is Await else _signals_behind)(self.table, row)
 
     def axes(self, row: Row, kind: type[Await] | type[Signal]) -> set[int]:
         """The axes along which the executions of a read or write are told apart, by its box or the flags that go with it."""
@@ -111,12 +122,11 @@ class Order:
             return None
         at = witness(left, pairs.depth)
         assert at is not None
-        read, write = pairs.reads.row, pairs.writes.runs.row
+        read, runs = pairs.reads.row, pairs.writes.runs
+        write = runs.row
         return (
-            Moment(read, tuple(_at(pairs.mine(pairs.reads.along(k)), at) for k in range(read.depth))),
-            Moment(
-                write, tuple(_at(pairs.theirs(pairs.writes.runs.along(k)), at) for k in range(write.depth)), late=True
-            ),
+            Moment(read, tuple(entry(pairs.mine(pairs.reads.along(k)), at) for k in range(read.depth))),
+            Moment(write, tuple(entry(pairs.theirs(runs.along(k)), at) for k in range(write.depth)), late=True),
         )
 
     # ------------------------------------------------------------------------------ rules: conditions that together say so
@@ -146,8 +156,7 @@ class Order:
         w, r = pairs.writes.runs.row, pairs.reads.row
         if w.executor is not r.executor or not w.executor.engine.in_turn or w.loop is not r.loop or not w.loop.axes:
             return
-        at = self.table.at(w.loop)
-        at = at.reshape(at.shape + (1,) * (w.depth - at.ndim))
+        at = deeper(self.table.at(w.loop), w.depth)
         # Of executions that nothing tells apart the last writes, and the first reads.
         hidden = [tuple({*range(1, w.depth)} - axes) for axes in (pairs.writes.axes, pairs.axes)]
         theirs = pairs.theirs(pairs.writes.runs.pack(at.max(axis=hidden[0], keepdims=True)))
@@ -185,7 +194,7 @@ class Order:
         index = here(h.op.index)
         known = [index == there(g.op.index), (index >= 0) & (index < width), *here.conditions]
         known = projected(known, {*range(depth - own)})
-        mine, theirs = (x.reshape(x.shape + (1,) * more) for x in pairs.indices(0))
+        mine, theirs = (deeper(x, depth) for x in pairs.indices(0))
         on = in_line(self.table, mine, theirs, g.op.along) if g.op.rank is None else mine == there(g.op.rank)
         known += [on, *there.conditions]
         if g.by_data:
@@ -196,5 +205,172 @@ class Order:
         return [c.reshape(c.shape[: pairs.depth]) for c in known]
 
 
-def _at(array: Array, at: tuple[int, ...]) -> int:
-    return int(array[tuple(i if n != 1 else 0 for i, n in zip(at, array.shape, strict=True))])
+@once
+def _awaits_before(table: Table, row: Row) -> list[Row]:
+    return [r for r in table.signals(row.loop) if isinstance(r.op, Await) and before(r, row)]
+
+
+@once
+def _signals_behind(table: Table, row: Row) -> list[Row]:
+    return [r for r in table.signals(row.loop) if isinstance(r.op, Signal) and before(row, r)]
+
+
+# ------------------------------------------------------------------------------------ which executions meet one another
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """Places of a box and the axes on which they depend. `table`: (cells…) the index along the axes taken as one, -1: none;
+    None: more than one execution touches a cell."""
+
+    places: tuple[int, ...]
+    axes: tuple[int, ...]
+    taken: tuple[Array, ...]
+    table: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """The executions of a write, told apart along the axes of its table that matter: of its box, and of its signals."""
+
+    runs: Runs
+    axes: set[int]
+    boxes: Boxes
+    cells: Cells
+    factors: tuple[_Factor, ...]
+
+    @staticmethod
+    def of(runs: Runs, axes: set[int], boxes: Boxes, extents: tuple[int, ...], ranks: int) -> Writes:
+        cells = Cells.of(extents, ranks, [boxes])
+        return Writes(runs, axes, boxes, cells, tuple(_factors(runs, axes, boxes, cells)))
+
+
+def _factors(runs: Runs, axes: set[int], boxes: Boxes, cells: Cells) -> Iterator[_Factor]:
+    several = {k for k in axes if runs.shape[k] != 1}
+    on = [depends(*place) for place in boxes.places]
+    groups = joined([tuple(s) for s in (*on, *(depends(c) for c in boxes.taken), *({k} for k in several)) if s])
+    for group in (*groups, tuple[int, ...]()):
+        places = tuple(k for k, s in enumerate(on) if (s & {*group} if group else not s))
+        taken = tuple(c for c in boxes.taken if depends(c) & {*group})
+        yield _Factor(places, group, taken, _table(runs, boxes, cells, places, group, taken))
+
+
+def _table(
+    runs: Runs, boxes: Boxes, cells: Cells, places: tuple[int, ...], axes: tuple[int, ...], taken: tuple[Array, ...]
+) -> Array | None:
+    front, depth = len(runs.shape), len(runs.shape) + len(places)
+    lengths = [n if k in axes else 1 for k, n in enumerate(runs.shape)] + [1] * len(places)
+    if max(prod(lengths), prod(cells.shape[k] for k in places)) > MOST:
+        raise TooMany
+    number = np.arange(prod(lengths), dtype=np.int32).reshape(lengths)
+    where = [deeper(c, depth) for c in taken]
+    at: list[Array] = []
+    for j, k in enumerate(places):
+        lo, hi = (deeper(x, depth) for x in boxes.places[k])
+        cell, there = cells_of(cells, k, lo, hi, front + j)
+        at.append(cell)
+        where += there
+    at = at or [np.zeros((1,) * depth, dtype=np.int64)]
+    table = np.full(tuple(cells.shape[k] for k in places) or (1,), -1, dtype=np.int32)
+    shape = np.broadcast_shapes(number.shape, *(a.shape for a in (*at, *where)))
+    if where:
+        picked = np.nonzero(np.broadcast_to(together(np.logical_and, where), shape))
+        table[tuple(np.broadcast_to(a, shape)[picked] for a in at)] = np.broadcast_to(number, shape)[picked]
+        touched = len(picked[0])
+    else:
+        table[tuple(np.broadcast_to(a, shape) for a in at)] = np.broadcast_to(number, shape)
+        touched = prod(shape)
+    return table if np.count_nonzero(table >= 0) == touched else None
+
+
+def cells_of(cells: Cells, k: int, lo: Array, hi: Array, axis: int) -> tuple[Array, list[Array]]:
+    """The cells that boxes touch along a place, those of one box one after the other along an axis; and where there is one."""
+    lo, hi = (within(x, cells.extents[k]) for x in (lo, hi))
+    first = cells.cell_of(k, lo)
+    many = narrow(np.where(lo < hi, cells.cell_of(k, hi - 1) + 1 - first, 0))
+    first = narrow(first)
+    most, last = int(many.max(initial=0)), cells.shape[k] - 1
+    if most > 1:
+        step = along(most, axis, first.ndim)
+        return np.minimum(first + step, last), [step < many]
+    return np.minimum(first, last), [] if many.all() else [many > 0]
+
+
+def narrow(array: Array) -> Array:
+    """Without the axes along which it is the same everywhere."""
+    for k, n in enumerate(array.shape):
+        if n > 1:
+            one = array[(slice(None),) * k + (slice(0, 1),)]
+            if (array == one).all():
+                array = one
+    return array
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Executions of a read, and of a write that meet them: where all of `met` hold.
+
+    The axes are the read's, then one for each place of the box, along which there are the cells that it touches there; then those
+    of the write that the cells do not tell. `axes`: those of the read's table that matter; `at`: the index along each axis of
+    the write.
+    """
+
+    writes: Writes
+    reads: Runs
+    axes: set[int]
+    depth: int = 0
+    at: dict[int, Array] = field(default_factory=dict[int, Array])
+    met: list[Array] = field(default_factory=list[Array])
+
+    @staticmethod
+    def of(writes: Writes, reads: Runs, axes: set[int], boxes: Boxes) -> Pairs:
+        front = len(reads.shape)
+        behind = front + len(boxes.places)
+        free = [k for f in writes.factors if f.table is None for k in f.axes]
+        out = Pairs(writes, reads, axes, behind + len(free))
+        for j, k in enumerate(free):
+            out.at[k] = along(writes.runs.shape[k], behind + j, out.depth)
+        out.met += [out.mine(c) for c in reads.taken]
+        places = [(out.mine(lo), out.mine(hi)) for lo, hi in boxes.places]
+        for f in writes.factors:
+            if f.table is None:
+                out._any(f, places)
+            else:
+                out._one(f, f.table, places, front)
+        return out
+
+    def _any(self, factor: _Factor, places: Sequence[tuple[Array, Array]]) -> None:
+        for k in factor.places:
+            (lo, hi), (begin, end) = places[k], (self.theirs(x) for x in self.writes.boxes.places[k])
+            self.met.append(np.maximum(lo, begin) < np.minimum(hi, end))
+        self.met += [self.theirs(c) for c in factor.taken]
+
+    def _one(self, factor: _Factor, table: Array, places: Sequence[tuple[Array, Array]], front: int) -> None:
+        at: list[Array] = []
+        for k in factor.places:
+            cell, there = cells_of(self.writes.cells, k, *places[k], front + k)
+            at.append(cell)
+            self.met += there
+        found = table[tuple(at)] if at else table.reshape((1,) * self.depth)
+        if (found < 0).any():
+            self.met.append(found >= 0)
+        for k in reversed(factor.axes):
+            if (n := self.writes.runs.shape[k]) != 1:
+                self.at[k], found = found % n, found // n
+
+    def indices(self, axis: int) -> tuple[Array, Array]:
+        """The index of the read, and of the write, along an axis of their loops."""
+        return self.mine(self.reads.along(axis)), self.theirs(self.writes.runs.along(axis))
+
+    def mine(self, array: Array, own: int = 0, more: int = 0) -> Array:
+        """An array of the read's executions, with `more` axes behind, of which its own are the last."""
+        front = len(self.reads.shape)
+        return array.reshape(array.shape[:front] + (1,) * (self.depth - front + more - own) + array.shape[front:])
+
+    def theirs(self, found: Array, more: int = 0) -> Array:
+        """An array of the write's executions, with `more` axes behind, of which its own are the first."""
+        front, depth, index = len(self.writes.runs.shape), self.depth + more, list[Any]()
+        for k, n in enumerate(found.shape):
+            if k >= front:
+                index.append(along(n, self.depth + k - front, depth))
+            else:
+                index.append(deeper(self.at[k], depth) if n != 1 and k in self.at else 0)
+        return whole(found[tuple(index)], depth)

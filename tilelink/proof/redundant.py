@@ -56,6 +56,3 @@ def _rewritten(lowered: Lowered, gone: Callable[[Op], bool], executor: str | Non
 def _kept(body: tuple[Op, ...], gone: Callable[[Op], bool]) -> tuple[Op, ...]:
     found = (replace(o, body=_kept(o.body, gone)) if isinstance(o, For | If) else o for o in body)
     return tuple(o for o in found if not gone(o))
-
-
-__all__ = ["Redundant", "redundant"]

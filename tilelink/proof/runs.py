@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tilelink.errors import Loc, Note
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.proof.cells import TooMany
-from tilelink.proof.table import Array, Row, Table, along
+from tilelink.ir.lowered import Await, Check, Read, Signal
+from tilelink.ir.verdict import Instant
+from tilelink.proof.cells import TooMany, deeper, depends, entry
+from tilelink.proof.table import Array, Row, Table, along, once, whole
 
 MOST = 200_000_000
 """Truths that are looked at together."""
@@ -51,12 +54,9 @@ class Runs:
     values: Mapping[str, Array]
 
     @staticmethod
+    @once
     def of(table: Table, row: Row) -> Runs:
-        return table.once("runs", id(row), lambda: Runs._of(row, table.ranks))
-
-    @staticmethod
-    def _of(row: Row, ranks: int) -> Runs:
-        shape = (ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
+        shape = (table.ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
         runs = Runs(row, shape, shape, (), row.conditions, row.values)
         while any(c.size > FEW for c in runs.taken):
             counts = [(c, int(np.count_nonzero(c))) for c in runs.taken if c.size > FEW]
@@ -81,7 +81,7 @@ class Runs:
         """What a formula of the op's comes to."""
         if not self.packed:
             return self.row(formula)
-        return _whole(F.evaluate(formula, self.values), len(self.shape))
+        return whole(F.evaluate(formula, self.values), len(self.shape))
 
     def pack(self, array: Array) -> Array:
         """An array of the loop's, as one of the executions; it may have more axes behind."""
@@ -91,21 +91,11 @@ class Runs:
 
     def index(self, at: Sequence[int]) -> tuple[int, ...]:
         """The index along each axis of its loop, of an execution."""
-
-        def of(axis: int) -> int:
-            found = self.along(axis)
-            return int(found[tuple(i if n != 1 else 0 for i, n in zip(at, found.shape, strict=False))])
-
-        return tuple(map(of, range(len(self.lengths))))
+        return tuple(entry(self.along(axis), at) for axis in range(len(self.lengths)))
 
     def along(self, axis: int) -> Array:
         """The index of each execution along an axis of its loop."""
         return self.pack(along(self.lengths[axis], axis, len(self.lengths)))
-
-
-def _whole(value: Any, depth: int) -> Array:
-    found = np.asarray(value)
-    return found if found.ndim else found.reshape((1,) * depth)
 
 
 def _pack(array: Array, axes: tuple[int, ...], places: tuple[Array, ...]) -> Array:
@@ -115,11 +105,6 @@ def _pack(array: Array, axes: tuple[int, ...], places: tuple[Array, ...]) -> Arr
     found = front[tuple(x if n != 1 else 0 for x, n in zip(places, front.shape, strict=False))]
     found = found.reshape(found.shape[:1] + (1,) * (len(axes) - 1) + found.shape[1:])
     return np.moveaxis(found, range(len(axes)), axes)
-
-
-def depends(*arrays: Array) -> set[int]:
-    """The axes on which any of the arrays depends."""
-    return {k for a in arrays for k, n in enumerate(a.shape) if n != 1}
 
 
 def together(join: Any, arrays: Sequence[Array]) -> Array:
@@ -145,15 +130,20 @@ def projected(conditions: Sequence[Array], axes: set[int], *, counted: bool = Fa
     left = list(conditions)
     while hidden := depends(*left) - axes:
         # The axis first that leaves the least to be looked at.
-        axis = (
-            min(hidden, key=lambda k: _size([c for c in left if c.shape[k] != 1])) if len(hidden) > 1 else hidden.pop()
-        )
-        whole = together(join, [c for c in left if c.shape[axis] != 1])
-        found = whole.sum(axis=axis, keepdims=True) if counted else whole.any(axis=axis, keepdims=True)
+        axis = min(hidden, key=lambda k: _size([c for c in left if c.shape[k] != 1]) if len(hidden) > 1 else 0)
+        every = together(join, [c for c in left if c.shape[axis] != 1])
+        found = every.sum(axis=axis, keepdims=True) if counted else every.any(axis=axis, keepdims=True)
         left = [c for c in left if c.shape[axis] == 1]
         if counted or not found.all():
             left.append(found)
     return left
+
+
+def picked(conditions: Sequence[Array], *arrays: Array) -> list[Array]:
+    """The elements of arrays for which the conditions hold together anywhere."""
+    where = together(np.logical_and, projected(conditions, depends(*arrays)))
+    *found, where = np.broadcast_arrays(*arrays, where)
+    return [a[where] for a in found]
 
 
 def possible(conditions: Sequence[Array]) -> bool:
@@ -203,7 +193,7 @@ class Beside:
         return Beside(other, depth or len(runs.shape) + len(own), change, _Values(other.values, change))
 
     def __call__(self, formula: Formula) -> Array:
-        return _whole(F.evaluate(formula, self.values), self.depth)
+        return whole(F.evaluate(formula, self.values), self.depth)
 
     @property
     def conditions(self) -> list[Array]:
@@ -237,3 +227,95 @@ def _shared(a: Row, b: Row) -> int:
         (k for k, (x, y) in enumerate(zip(a.around, b.around, strict=False)) if x != y),
         min(len(a.around), len(b.around)),
     )
+
+
+# -------------------------------------------------------------------------------------------- what is wrong, and when
+
+REPORT = "this is the plan's mistake and not yours: please report it with the schedule"
+"""To do about what no user wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An execution of an op: `at`, the index along each axis of its loop, the rank first. `call`: how many calls later than the
+    first; `how`: `now`, `late` (only now, or it would), as a person says it."""
+
+    row: Row
+    at: tuple[int, ...]
+    call: int = 0
+    late: bool = False
+
+    @staticmethod
+    def first(
+        table: Table,
+        row: Row,
+        conditions: Sequence[Array] = (),
+        *,
+        last: bool = False,
+        call: int = 0,
+        late: bool = False,
+    ) -> Moment | None:
+        """The first, or the last, where these hold: arrays of the op's runs, with any axes behind. None: there is none."""
+        runs = Runs.of(table, row)
+        depth = max([len(runs.shape), *(c.ndim for c in conditions)])
+        deep = [deeper(c, depth) for c in (*runs.taken, *conditions)]
+        found = witness(deep, depth, last=last)
+        if found is None:
+            return None
+        if last:  # along axes on which nothing depends, too
+            touched = depends(*deep)
+            found = [i if k in touched else n - 1 for k, (i, n) in enumerate(zip(found, runs.shape, strict=False))]
+        return Moment(row, runs.index(found), call, late)
+
+    def instant(self, table: Table) -> Instant:
+        row, axes = self.row, len(self.row.loop.axes)
+        tile = ", ".join(str(i) for i in self.at[1 : 1 + axes])
+        loc = row.op.loc or row.loop.loc
+        return Instant(self.at[0], table.path(row), f"({tile})" if tile else "", loc, self._does(), self.call)
+
+    def _does(self) -> str:
+        op = self.row.op
+        if isinstance(op, Check):
+            return f"reaches {op.what}"
+        if isinstance(op, Await):
+            return f"waits for flag {self.value(op.index)} of `{op.flags}`"
+        if isinstance(op, Signal):
+            to = "" if op.rank is None else f" on rank {self.value(op.rank)}"
+            return f"{'would notify' if self.late else 'notifies'} flag {self.value(op.index)} of `{op.flags}`{to}"
+        verb = "reads" if isinstance(op, Read) else "writes"
+        return f"{verb} `{op.buffer}` of rank {self.value(op.rank)}{' only now' if self.late else ''}"
+
+    def value(self, formula: Formula) -> int:
+        """What a formula of the op's comes to then."""
+        return entry(self.row(formula), self.at)
+
+
+def witness(conditions: Sequence[Array], depth: int, *, last: bool = False) -> tuple[int, ...] | None:
+    """The least index, or the greatest, at which all hold; None: nowhere. Along axes on which none depends, 0."""
+    left, out = list(conditions), list[int]()
+    for axis in range(depth):
+        where = np.atleast_1d(together(np.logical_and, projected(left, {axis}))).ravel()
+        if not where.any():
+            return None
+        out.append(len(where) - 1 - int(np.argmax(where[::-1])) if last else int(np.argmax(where)))
+        left = [c.take([out[-1]], axis) if c.shape[axis] != 1 else c for c in left]
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is wrong. `rows`: that have to do with it, the first at fault; `moments`: executions that show it, in order. `code`,
+    `why` and `hint`: where they are not those of the question; `loc`: where no row has one."""
+
+    what: str
+    buffer: str
+    rows: tuple[Row, ...] = ()
+    moments: tuple[Moment | None, ...] = ()
+    code: str = ""
+    why: str = ""
+    hint: str = ""
+    loc: Loc | None = None
+    notes: tuple[Note, ...] = ()
+
+    def __str__(self) -> str:
+        return f"`{self.buffer}` {self.what}" if self.buffer else self.what

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.lowered import (
@@ -28,7 +27,6 @@ from tilelink.ir.lowered import (
     If,
     Lowered,
     Op,
-    Part,
     Read,
     Signal,
     Tiles,
@@ -37,8 +35,10 @@ from tilelink.ir.lowered import (
     walk,
 )
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
+from tilelink.proof.cells import deeper, depends
 
 Array: TypeAlias = Any
+Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 TOGETHER = 1 << 16
 """Positions that are worked out at a time: what fits into a cache is quicker."""
@@ -68,14 +68,18 @@ class Row:
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
         if id(formula) not in self.found:
-            found = np.asarray(F.evaluate(formula, self.values))
-            self.found[id(formula)] = formula, found if found.ndim else found.reshape((1,) * self.depth)
+            self.found[id(formula)] = formula, whole(F.evaluate(formula, self.values), self.depth)
         return self.found[id(formula)][1]
 
     def where(self, *tests: Array) -> Row:
         """Where these hold besides."""
         sometimes = [c for c in tests if not (c.size and c.all())]
         return replace(self, taken=(*self.taken, *tests), conditions=(*self.conditions, *sometimes))
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is an await, or a signal; what begins a call `back` calls ago has ended long before."""
+        return isinstance(self.op, Await | Signal) and not getattr(self.op, "back", 0)
 
     @property
     def undecided(self) -> tuple[Data, ...]:
@@ -92,6 +96,18 @@ class Row:
         return self.values["rank"].ndim
 
 
+def once(find: Callable[[Table, Asked], Found]) -> Callable[[Table, Asked], Found]:
+    """What is looked for the first time that it is asked for, of a number, or of what lives as long as the table."""
+
+    def asked(table: Table, whose: Asked) -> Found:
+        key = find, whose if isinstance(whose, int) else id(whose)
+        if key not in table.known:
+            table.known[key] = find(table, whose)
+        return table.known[key]
+
+    return asked
+
+
 @dataclass(slots=True)
 class Table:
     """`ranks`: how many there are in all."""
@@ -101,7 +117,7 @@ class Table:
     rows: list[Row] = field(default_factory=list[Row])
     ended: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """By executor those that have ended on its rank before it starts."""
-    known: dict[tuple[str, int], Any] = field(default_factory=dict[tuple[str, int], Any])
+    known: dict[tuple[Callable[..., Any], int], Any] = field(default_factory=dict[Any, Any])
 
     @staticmethod
     def of(lowered: Lowered) -> Table:
@@ -113,81 +129,65 @@ class Table:
                 out.rows += out._loop(executor, loop)
         return out
 
-    def once(self, what: str, whose: int, find: Callable[[], Found]) -> Found:
-        """What is looked for the first time that it is asked for; `whose`: a number, or the id of what lives as long as this."""
-        if (what, whose) not in self.known:
-            self.known[what, whose] = find()
-        return self.known[what, whose]
-
-    def symbols(self, depth: int) -> dict[str, Array]:
+    @once
+    def symbols(self, depth: int) -> Mapping[str, Array]:
         """The sizes, and each rank's coordinates, as arrays of `depth` axes."""
-        return {**self.once("symbols", depth, lambda: self._symbols(depth))}
-
-    def _symbols(self, depth: int) -> dict[str, Array]:
         found: dict[str, Array] = dict(self.lowered.sizes)
-        number, stride = np.arange(self.ranks, dtype=np.int64), 1
+        number, stride = np.arange(self.ranks, dtype=np.int64).reshape((-1,) + (1,) * (depth - 1)), 1
         for name, size in reversed([d for d in self.lowered.ranks if d[0] != RANK_AXIS]):
             found[rank_along(name).name], found[ranks_along(name).name] = number // stride % size, size
             stride *= size
-        found[rank_along().name], found[ranks_along().name] = number, self.ranks
-        return {k: v.reshape((-1,) + (1,) * (depth - 1)) if isinstance(v, np.ndarray) else v for k, v in found.items()}
+        return {**found, rank_along().name: number, ranks_along().name: self.ranks}
 
     def width(self, flags: str) -> int:
         """The most flags of a kind that a rank has."""
-        found = next(f for f in self.lowered.flags if f.name == flags)
-        return int(self.each(found.count).max(initial=0))
+        return int(self.each(self.lowered.flag(flags).count).max(initial=0))
 
+    @once
     def each(self, formula: Formula) -> Array:
         """A formula on every rank."""
-        return self.once("each", id(formula), lambda: self._each(formula))
-
-    def _each(self, formula: Formula) -> Array:
         return np.broadcast_to(np.asarray(F.evaluate(formula, self.symbols(1))), (self.ranks,))
-
-    def arrivals(self, flags: Flags) -> Array:
-        """(rank, flag): the signals of a flag in a call."""
-        assert flags.arrivals is not None
-        return self.by_flag(flags, flags.arrivals)
 
     def by_flag(self, flags: Flags, formula: Formula) -> Array:
         """(rank, flag): a formula of each flag."""
         values = {**self.symbols(2), "flag": along(self.width(flags.name), 1, 2)}
         return np.asarray(F.evaluate(formula, values))
 
+    @once
     def path(self, row: Row) -> str:
         """The step whose program an op is of: its loop's, or one that is fused into that."""
-        return self.once("path", id(row), lambda: self._path(row))
-
-    def _path(self, row: Row) -> str:
         loops = {loop.path for e in self.lowered.executors for loop in e.loops}
         mine = dropwhile(lambda part: part.path != row.loop.path, self.lowered.parts)
         for k, part in enumerate(mine):
             if k and part.path in loops:
                 break
-            if row.op.loc in _locs(part):
+            # The lines of its program where it waits, notifies, loads and stores.
+            ops = [o for op in walk(part.body) for o in ((op.source, op.target) if isinstance(op, Copy) else (op,))]
+            if row.op.loc in (*(s.loc for s, _ in part.said), *(getattr(op, "loc", None) for op in ops)):
                 return part.path
         return row.loop.path
 
+    @once
     def at(self, loop: Tiles) -> Array:
         """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
-        return self.once("at", id(loop), lambda: _positions(self, loop))
+        return _positions(self, loop)
 
-    def signals(self, row: Row) -> list[Row]:
-        """The awaits and signals of an op's loop. What begins a call `back` calls ago has ended long before."""
-        return self.once("signals", id(row.loop), lambda: self._signals(row.loop))
+    @once
+    def signals(self, loop: Tiles) -> list[Row]:
+        """The awaits and signals of a loop."""
+        return [r for r in self.rows if r.loop is loop and r.tells]
 
-    def _signals(self, loop: Tiles) -> list[Row]:
-        found = [r for r in self.rows if r.loop is loop and isinstance(r.op, Await | Signal)]
-        return [r for r in found if not getattr(r.op, "back", 0)]
-
+    @once
     def axes(self, row: Row) -> set[int]:
         """The axes on which an op depends, or whether it is executed."""
-        return self.once("axes", id(row), lambda: _axes(row))
+        named = set[str]().union(*map(F.symbols, formulas(row.op)))
+        arrays = [v for v in (row.values[name] for name in named) if isinstance(v, np.ndarray)]
+        return depends(*arrays, *row.conditions)
 
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
         depth = 1 + len(loop.axes) + _depth(loop.body)
-        values, taken = self.symbols(depth), list[Array]()
+        values, taken = {**self.symbols(depth)}, list[Array]()
         for k, (name, count) in enumerate(loop.axes):
             often = np.asarray(F.evaluate(count, values))
             values[name] = along(max(int(often.max(initial=0)), 0), 1 + k, depth)
@@ -195,23 +195,10 @@ class Table:
         for name, value in loop.lets:
             values[name] = F.evaluate(value, values)
         if loop.axes and any("t" in F.symbols(f) for op in walk(loop.body) for f in formulas(op)):
-            at = self.at(loop)
-            values["t"] = at.reshape(at.shape + (1,) * (depth - at.ndim))
+            values["t"] = deeper(self.at(loop), depth)
             taken.append(values["t"] >= 0)
         start = Row(Check(F.Const(1), ""), executor, loop, 0, values, (), (), _some(loop.by_data)).where(*taken)
         yield from _body(loop.body, start, 1 + len(loop.axes), [0])
-
-
-def _locs(part: Part) -> set[Loc | None]:
-    """The lines of its program where it waits, notifies, loads and stores."""
-    ops = [o for op in walk(part.body) for o in ((op.source, op.target) if isinstance(op, Copy) else (op,))]
-    return {s.loc for s, _ in part.said} | {getattr(op, "loc", None) for op in ops}
-
-
-def _axes(row: Row) -> set[int]:
-    named = set[str]().union(*map(F.symbols, formulas(row.op)))
-    arrays = [v for v in (row.values[name] for name in named) if isinstance(v, np.ndarray)]
-    return {k for a in (*arrays, *row.conditions) for k, n in enumerate(a.shape) if n != 1}
 
 
 def _positions(table: Table, loop: Tiles) -> Array:
@@ -259,7 +246,8 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             inner = replace(_turns(op, at, axis), around=(*at.around, (places[0], axis)), said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
-            tests = [] if op.test is None else [at(test) != 0 for test in _tests(op.test)]
+            # Each by itself: mostly on fewer axes than all together.
+            tests = [] if op.test is None else [at(F.truth(test)) != 0 for test in F.conjuncts(op.test)]
             inner = replace(at.where(*tests), data=at.data + _some(op.by_data), said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis, places)
         elif isinstance(op, Copy):
@@ -268,15 +256,6 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             places[0] += 1
             decided = _some(op.by_data) if isinstance(op, Read | Write) else ()
             yield replace(at, op=op, place=places[0], data=at.data + decided)
-
-
-def _tests(test: Formula) -> Iterator[Formula]:
-    """What has to hold, each by itself: mostly on fewer axes than all together."""
-    if isinstance(test, F.Binary) and test.op == "and":
-        yield from _tests(test.left)
-        yield from _tests(test.right)
-    else:
-        yield F.truth(test)
 
 
 def _turns(op: For, at: Row, axis: int) -> Row:
@@ -293,6 +272,12 @@ def _more(said: tuple[str, ...], words: str) -> tuple[str, ...]:
 
 def _some(data: Data | None) -> tuple[Data, ...]:
     return () if data is None else (data,)
+
+
+def whole(value: Any, depth: int) -> Array:
+    """What a formula comes to as an array of so many axes."""
+    found = np.asarray(value)
+    return found if found.ndim else found.reshape((1,) * depth)
 
 
 def along(count: int, axis: int, depth: int) -> Array:
