@@ -50,17 +50,17 @@ format: $(VENV)/.dev ## rewrite the files as `make check` wants them
 	$(VENV)/bin/ruff format .
 
 gpu: ## on a GPU machine: correctness, one process for each of GPUS=4
-	$(TORCHRUN) benchmarks/gpu_check.py --out benchmarks/results/gpu-check-$(GPUS).json
-	$(TORCHRUN) benchmarks/gpu_operators.py --out benchmarks/results/gpu-operators-$(GPUS).json
-	$(TORCHRUN) benchmarks/gpu_layers.py --out benchmarks/results/gpu-layers-$(GPUS).json
+	$(TORCHRUN) -m benchmarks.gpu.placements --out benchmarks/results
+	$(TORCHRUN) -m benchmarks.gpu.operators --out benchmarks/results
+	$(TORCHRUN) -m benchmarks.gpu.layers --out benchmarks/results
 
 gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their contenders
 	$(TORCHRUN) -m tilelink.cli bench $(OPS) --out benchmarks/results
 
 bench-compiler: $(VENV)/.dev ## what planning, verifying, emitting and simulating cost; no GPU needed
-	PYTHONPATH=. OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/compile_time.py --out benchmarks/results/compiler-cpu.json
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.verify_time
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.start_time
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.compiler.compile_time
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.compiler.verify_time
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.compiler.start_time
 
 test-triton-3.6: $(VENV36)/.dev ## what depends on Triton, with 3.6.0: the simulated backend, each operator, each kernel
 	$(call PYTEST,$(VENV36)) -m each_triton tests/simulated tests/operators tests/compiled tests/nn/test_styles.py

@@ -242,7 +242,7 @@ def differences(name: str, got: Any, want: tuple[T, ...]) -> Iterator[float]:
         filled = int(want[1][-1])
         found, want = (found[0][:filled], *found[1:]), (want[0][:filled], *want[1:])
     for a, b in zip(found, want, strict=True):
-        yield _difference(a, b)
+        yield error(a, b)
 
 
 def _received(results: tuple[T, ...]) -> tuple[T, ...]:
@@ -253,7 +253,8 @@ def _received(results: tuple[T, ...]) -> tuple[T, ...]:
     return value[came], counts, at
 
 
-def _difference(a: T, b: T) -> float:
+def error(a: T, b: T) -> float:
+    """Relative, of the Frobenius norm; infinite if anything is NaN. Of integers 0 or infinite."""
     if a.shape != b.shape:
         return float("inf")
     if not b.is_floating_point():

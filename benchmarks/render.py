@@ -1,30 +1,25 @@
 """Renders benchmarks/results/*.json into docs/performance.md.
 
-python benchmarks/render.py
+python -m benchmarks.render
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
+from benchmarks.harness import RESULTS, ROOT
 from benchmarks.plots import curves, picture
 from tilelink.bench.workloads import MLPS, MOES
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-COMPILER = RESULTS / "compiler-cpu.json"
+COMPILER = RESULTS / "compile-time-cpu.json"
 KERNELS = RESULTS / "kernel-resources-cpu.json"
 PAGE = ROOT / "docs" / "performance.md"
 CHECKED = ("placements", "operators", "layers", "install-check", "training")
 """Results of checks on GPUs, in the order of the page."""
-OTHERS = ("cublas", "nccl", "unfused", "async-tp")
 
 WORDS = (ROOT / "benchmarks" / "words.md").read_text()
 """How to read the tables, what they say and what was tried: written by people, not rendered."""
@@ -53,27 +48,6 @@ def described(about: dict[str, Any]) -> str:
         f"{about['torch']}, Triton {about['triton']}, "
         f"commit {about['commit']}"
     )
-
-
-def timing_tables(rows: list[dict[str, Any]]) -> Iterator[str]:
-    timed = [r for r in rows if "ms" in r]
-    for operator in dict.fromkeys(r["operator"] for r in timed):
-        mine = [r for r in timed if r["operator"] == operator]
-        cases = list(dict.fromkeys(r["case"] for r in mine))
-        yield f"\n### {operator}\n"
-        yield "| contender | " + " | ".join(cases) + " | host µs |"
-        yield "|---|" + "---|" * (len(cases) + 1)
-        for label in dict.fromkeys(r["contender"] for r in mine):
-            found = {r["case"]: r for r in mine if r["contender"] == label}
-            cells = [cell(found.get(c), label) for c in cases]
-            host = sorted(r["host_us"] for r in found.values())[len(found) // 2]
-            yield f"| {label} | " + " | ".join(cells) + f" | {host:.0f} |"
-
-
-def cell(row: dict[str, Any] | None, label: str) -> str:
-    if row is None:
-        return "–"
-    return f"{row['ms']:.3f}" if label in OTHERS[:3] else f"{row['ms']:.3f} (E {row['efficiency']:.2f})"
 
 
 def bench_files(kind: str = "bench") -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -184,7 +158,7 @@ def correctness_line(rows: list[dict[str, Any]]) -> str:
 
 
 def training_section(name: str, about: dict[str, Any], row: dict[str, Any]) -> str:
-    """What `benchmarks/gpu_training.py` found."""
+    """What `benchmarks/gpu/training.py` found."""
     stem, options = Path(name).stem, row["options"]
     curves(row["losses"], PAGE.parent / f"{stem}.svg", f"loss on {about['gpus']}×{about['gpu']}")
     graphs = "; in graphs: with its mode `reduce-overhead`" if options.get("graphs") else ""
@@ -238,10 +212,6 @@ def kernels_part() -> Iterator[str]:
 def page() -> str:
     out = [HEAD, case_table(), SAID, *(bench_section(name, rows) for name, rows in bench_files())]
     out += [sweep_section(name, rows) for name, rows in bench_files("sweep")]
-    timed = [(n, a, r) for n, a, r in load() if any("ms" in x for x in r)]
-    for name, about, rows in timed:
-        out.append(f"## Timings\n\n{described(about)} (`benchmarks/results/{name}`).")
-        out.append("\n".join(timing_tables(rows)))
     out.extend(training_section(name, about, r) for name, about, rows in load() for r in rows if "losses" in r)
     out.append(TRIED)
     out.append(

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import model_fidelity
+from benchmarks.harness import ROOT
+from benchmarks.model import fidelity
 from tilelink import TilelinkError
 from tilelink.bench.calibration import Figure, calibrate, file_of, line
 from tilelink.cost import H200, predict
 from tilelink.cost.machine import parse
 from tilelink.mapping.lower import lower
 
-RECORDED: dict[str, Any] = json.loads(model_fidelity.OUT.read_text())
+RECORDED: dict[str, Any] = json.loads(fidelity.OUT.read_text())
 
 
 def test_the_summary_follows_from_the_rows() -> None:
-    assert model_fidelity.summary(RECORDED["rows"]) == RECORDED["summary"]
+    assert fidelity.summary(RECORDED["rows"]) == RECORDED["summary"]
 
 
 def test_the_model_still_predicts_what_is_recorded() -> None:
-    """A few rows, planned anew; all of them: `python -m benchmarks.model_fidelity --check`."""
+    """A few rows, planned anew; all of them: `python -m benchmarks.model.fidelity --check`."""
     wanted = {
         ("ag_gemm", "M=8192 N=7168 K=4096", "sm8 pull | 128x128 w4"),
         ("gemm_rs", "M=2048 N=8192 K=28672", "ce 512 | own | 128x256 g8"),
@@ -33,9 +33,9 @@ def test_the_model_still_predicts_what_is_recorded() -> None:
     for row in RECORDED["rows"]:
         if (row["operator"], row["shape"], row["schedule"]) in wanted:
             sizes = {name: int(size) for name, size in (pair.split("=") for pair in row["shape"].split())}
-            operator = model_fidelity.placed(row["operator"], row["schedule"])
+            operator = fidelity.placed(row["operator"], row["schedule"])
             assert operator is not None
-            us = predict(lower(model_fidelity.planned(operator, sizes, row["ranks"]))).us
+            us = predict(lower(fidelity.planned(operator, sizes, row["ranks"]))).us
             assert us == pytest.approx(row["predicted_us"], abs=0.06)
             found += 1
     assert found == len(wanted)
@@ -55,15 +55,15 @@ def test_it_is_as_good_as_it_was_asked_to_be() -> None:
 
 
 def test_the_page_says_what_was_recorded() -> None:
-    page = (Path(model_fidelity.__file__).parents[1] / "docs" / "cost-model.md").read_text()
-    assert model_fidelity.page_table(RECORDED["summary"]) in page
-    assert model_fidelity.page_speed(RECORDED["about"]["speed"]) in page
+    page = (ROOT / "docs" / "cost-model.md").read_text()
+    assert fidelity.page_table(RECORDED["summary"]) in page
+    assert fidelity.page_speed(RECORDED["about"]["speed"]) in page
 
 
 def test_every_fitted_figure_says_that_it_is_fitted() -> None:
     sources = dict(H200.sources)
-    assert all(sources[figure].startswith("fitted") for figure in model_fidelity.FITTED)
-    assert {f for f, said in H200.sources if said.startswith("fitted")} == {*model_fidelity.FITTED}
+    assert all(sources[figure].startswith("fitted") for figure in fidelity.FITTED)
+    assert {f for f, said in H200.sources if said.startswith("fitted")} == {*fidelity.FITTED}
 
 
 # --------------------------------------------------------------------------------------------------------- calibration

@@ -6,7 +6,6 @@ import json
 import math
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import cost_agreement
+from benchmarks.model import agreement
 from tests.mapping.plans import form, forms
 from tilelink import Operator, copy_engine, ops
 from tilelink.cost import H200, predict, unestimated, unfused
@@ -145,10 +144,8 @@ def test_it_is_quick() -> None:
 def test_the_recorded_agreement_is_as_good_as_before() -> None:
     """No form is chosen otherwise than by the models before this one, a tile only where the unfused form runs, and schedules are
     ranked better."""
-    found: dict[str, Any] = json.loads(
-        (Path(cost_agreement.__file__).parent / "results" / "cost-agreement-h200.json").read_text()
-    )
-    told = cost_agreement.summary(found["old"], found["new"])
+    found: dict[str, Any] = json.loads(agreement.OUT.read_text())
+    told = agreement.summary(found["old"], found["new"])
     assert told == found["summary"]
     assert told["decided_otherwise"] == []
     tiled = [

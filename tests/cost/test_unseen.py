@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import model_unseen
+from benchmarks.model import unseen
 
-FOUND: dict[str, Any] = json.loads(model_unseen.OUT.read_text())
+FOUND: dict[str, Any] = json.loads(unseen.OUT.read_text())
 PAGE = (Path(__file__).parents[2] / "docs" / "cost-model.md").read_text()
 
 
 def test_the_page_says_what_was_found() -> None:
-    assert model_unseen.summary(FOUND["rows"]) == FOUND["summary"]
+    assert unseen.summary(FOUND["rows"]) == FOUND["summary"]
     said, calibrated = FOUND["summary"].values()
     for a, b, verb in (
         (said["mean"], calibrated["mean"], "mean error is {} % with"),
@@ -30,5 +30,5 @@ def test_the_page_says_what_was_found() -> None:
 )
 def test_the_model_predicts_what_is_recorded(row: dict[str, Any]) -> None:
     for name, us in row["predicted_us"].items():
-        found = model_unseen.predicted(row["operator"], row["sizes"], row["ranks"], model_unseen.machine_of(name))
+        found = unseen.predicted(row["operator"], row["sizes"], row["ranks"], unseen.machine_of(name))
         assert found == pytest.approx(us, abs=0.06)

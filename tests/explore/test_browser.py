@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.browser import READY, ROOT, TURN, chromium, connected
+from benchmarks.compiler.browser import READY, ROOT, TURN, chromium, connected
 from tests.cli.commands import alone, command
 from tilelink.explore.live import Asked, Watched
 from tilelink.explore.model import Machine

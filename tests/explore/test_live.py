@@ -87,7 +87,7 @@ class Page:
         """What is shown a second after a file was saved."""
         before = self.watched.version
         file.write_text(text)
-        end = time.monotonic() + 20  # what it takes on an idle machine is measured by benchmarks/browser.py
+        end = time.monotonic() + 20  # what it takes on an idle machine is measured by benchmarks/compiler/browser.py
         while self.watched.version == before and time.monotonic() < end:
             time.sleep(0.02)
         return self.view()

@@ -1,6 +1,6 @@
 """The proof and the checker of certificates say the same of every small plan, right or wrong.
 
-A few hundred plans; `python -m benchmarks.verify_oracle` looks at as many as one likes.
+A few hundred plans; `python -m benchmarks.compiler.verify_oracle` looks at as many as one likes.
 """
 
 from __future__ import annotations

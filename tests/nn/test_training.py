@@ -1,4 +1,4 @@
-"""A transformer that is split over the ranks learns as the whole one does: what benchmarks/gpu_training.py runs on GPUs."""
+"""A transformer that is split over the ranks learns as the whole one does: what benchmarks/gpu/training.py runs on GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 import tilelink
 from benchmarks import render
-from benchmarks.gpu_training import Options, compare, data, main
+from benchmarks.gpu.training import Options, compare, data, main
 
 SMALL = Options(
     vocabulary=32, features=16, hidden=24, heads=2, groups=2, layers=1, sequence=16, batch=2, steps=4, rate=1e-2,

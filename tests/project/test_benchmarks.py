@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compile_time, judging, records, render
+from benchmarks import harness, render
+from benchmarks.compiler import compile_time
+from tilelink.bench import file_name
 from tilelink.ir.topology import Topology
 from tilelink.runtime.peer import PeerBackend, reach
 
@@ -70,11 +72,30 @@ def test_the_compiler_keeps_its_limits() -> None:
 def test_results_name_files_from_the_root_of_the_repository(tmp_path: Path) -> None:
     for path in render.RESULTS.glob("*.json"):
         assert re.findall(r"--> /\S+", path.read_text()) == [], path.name
-    records.write(tmp_path / "rows.json", [{"said": f"  --> {__file__}:7"}], gpus=1, backend="peer")
+    harness.write(tmp_path / "rows.json", "rows", [{"said": f"  --> {__file__}:7"}], gpus=1, backend="peer")
     found = json.loads((tmp_path / "rows.json").read_text())
     assert found["rows"] == [{"said": "  --> tests/project/test_benchmarks.py:7"}]
     assert (found["about"]["gpus"], found["about"]["ranks"]) == (1, 1)
     assert render.described(found["about"]).startswith("1×None, backend `peer`")
+
+
+def test_a_result_is_named_by_what_it_says_of_its_device() -> None:
+    for path in harness.RESULTS.glob("*.json"):
+        found = json.loads(path.read_text())
+        about = found.get("about") or found.get("rows", [{}])[0]  # `tilelink bench` says it in each row
+        gpu, ranks = about.get("gpu"), about.get("ranks", about.get("gpus"))
+        several = file_name("", gpu, 0).replace("-0.", ".") if gpu else "-cpu.json"
+        assert path.name.endswith(file_name("", gpu, ranks) if gpu and ranks else several)
+
+
+def test_the_folder_says_what_each_file_is_for() -> None:
+    """Every script has its line, and every result is one that a line names."""
+    page = (harness.RESULTS.parent / "README.md").read_text()
+    scripts = {p for p in harness.RESULTS.parent.glob("*/*.py") if p.parent.name != "mutants"}
+    assert {p.stem for p in scripts if f"`{p.stem}`" not in page} == set()
+    patterns = re.findall(r"`([\w*-]+\.(?:json|toml))`", page)
+    assert {p.name for p in harness.RESULTS.iterdir() if not any(p.match(one) for one in patterns)} == set()
+    assert [one for one in patterns if not list(harness.RESULTS.glob(one))] == []
 
 
 def test_a_row_over_its_limit_is_not_ok() -> None:
@@ -90,19 +111,19 @@ def test_a_check_on_gpus_fails_with_a_bad_row(
     good: list[bool], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[bool] = []
-    monkeypatch.setattr(judging, "Machine", lambda: SimpleNamespace(rank=0, ranks=4))
+    monkeypatch.setattr(harness, "Machine", lambda: SimpleNamespace(rank=0, ranks=4))
     backend = object.__new__(PeerBackend)
     backend.topology, backend.places = Topology(4, "peer"), [reach.Place("a", gpu) for gpu in "0101"]
-    monkeypatch.setattr(judging, "require", lambda: SimpleNamespace(backend=backend))
-    monkeypatch.setattr(judging.tilelink, "launch", lambda body: body())
-    monkeypatch.setattr(judging.dist, "destroy_process_group", lambda: ended.append(True))
+    monkeypatch.setattr(harness, "require", lambda: SimpleNamespace(backend=backend))
+    monkeypatch.setattr(harness.tilelink, "launch", lambda body: body())
+    monkeypatch.setattr(harness.dist, "destroy_process_group", lambda: ended.append(True))
 
-    def check(sheet: judging.Sheet) -> None:
+    def check(sheet: harness.Sheet) -> None:
         for k, ok in enumerate(good):
             sheet.add({"case": k, "ok": ok}, f"case {k}")
 
     out = tmp_path / "rows.json"
-    assert judging.judged(check, out) == status
+    assert harness.judged("rows", check, out) == status
     assert ended == [True]
     written = json.loads(out.read_text())
     assert [row["ok"] for row in written["rows"]] == good

@@ -8,7 +8,7 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from benchmarks import lines
+from benchmarks.compiler import lines
 from tilelink import Operator, ops
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,13 +16,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.driver import driver as active_driver
 
+from benchmarks.gpu import backends
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.peer.streams import Launcher
 
 HERE = Path(__file__).parents[2]
-SCRIPT = HERE / "benchmarks" / "gpu_backend_check.py"
 TARGETS = [
     GPUTarget("cuda", 80, 32),
     GPUTarget("cuda", 90, 32),
@@ -43,22 +41,9 @@ EXCHANGE = {
 }
 
 
-@pytest.fixture(scope="module")
-def check() -> Iterator[ModuleType]:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("gpu_backend_check", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_backend_check"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["gpu_backend_check"]
-
-
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.backend}-{target.arch}")
-def test_the_exchange_compiles(check: ModuleType, target: GPUTarget) -> None:
-    source = ASTSource(check.exchange, EXCHANGE, {(7,): 1024})
+def test_the_exchange_compiles(target: GPUTarget) -> None:
+    source = ASTSource(backends.exchange, EXCHANGE, {(7,): 1024})
     compiled = triton.compile(source, target=target, options={"num_warps": 4})
     if target.backend == "cuda":
         pattern = r"st\.global|bar\.sync|atom\.\S*release|ld\.\S*acquire"
@@ -72,7 +57,9 @@ def test_the_exchange_compiles(check: ModuleType, target: GPUTarget) -> None:
 
 def test_without_a_launcher_it_says_so() -> None:
     environment = {"PYTHONPATH": str(HERE), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, env=environment, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu.backends"], capture_output=True, text=True, env=environment, timeout=100
+    )
     assert done.returncode == 2
     assert "torchrun" in done.stderr
 
@@ -117,10 +104,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[NoGpu]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_a_real_kernel_gets_its_arguments_in_order(check: ModuleType, gpu: NoGpu) -> None:
+def test_a_real_kernel_gets_its_arguments_in_order(gpu: NoGpu) -> None:
     launcher, data = Launcher(torch.device("cpu"), prepare=gpu.prepared.append), torch.zeros(1024, dtype=torch.int32)
     for workers in (1, 2):
-        launcher.launch(check.double, workers, {"COUNT": 512, "data": data}, 5, KernelOptions(4, 1))
+        launcher.launch(backends.double, workers, {"COUNT": 512, "data": data}, 5, KernelOptions(4, 1))
     assert [entry[:3] for entry in gpu.started] == [((1, 1, 1), 5, 22), ((2, 1, 1), 5, 22)]
     (*_, first, count), _ = (entry[3] for entry in gpu.started)
     assert first is data
@@ -129,9 +116,9 @@ def test_a_real_kernel_gets_its_arguments_in_order(check: ModuleType, gpu: NoGpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_a_real_kernel_takes_descriptors(check: ModuleType, gpu: NoGpu) -> None:
+def test_a_real_kernel_takes_descriptors(gpu: NoGpu) -> None:
     tile = Descriptor(torch.zeros(64, 64, dtype=torch.float16), (64, 64))
     launcher = Launcher(torch.device("cpu"), prepare=gpu.prepared.append)
-    launcher.launch(check.copy_tile, 1, {"target": tile, "source": tile}, 5, KernelOptions(4, 1))
+    launcher.launch(backends.copy_tile, 1, {"target": tile, "source": tile}, 5, KernelOptions(4, 1))
     ((_, _, _, (*_, target, source)),) = gpu.started
     assert target.base is source.base is tile.tensor

@@ -19,14 +19,14 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import tilelink
-from benchmarks import gpu_install
+from benchmarks.gpu import install
 from tests import two_processes
 from tests.inductor.passes import passes
 from tilelink.tuning.comparison import relative_error
 
 Tensor = torch.Tensor
 device = torch.device("cpu")
-"""`benchmarks/gpu_install_check.py` runs the same on GPUs."""
+"""`benchmarks/gpu/install_check.py` runs the same on GPUs."""
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -155,11 +155,11 @@ def check_benchmark(folder: Path) -> None:
         "--out",
         str(folder / "install.json"),
     ]
-    (row,) = gpu_install.rows_of(gpu_install.parsed(given), gpu_install.Ranks("cpu"))
+    (row,) = install.rows_of(install.parsed(given), install.Ranks("cpu"))
     assert row["ok"], row
-    assert [*row["us"]] == [*row["errors"]] == [*gpu_install.CONTENDERS]
+    assert [*row["us"]] == [*row["errors"]] == [*install.CONTENDERS]
     assert "fused_all_gather_matmul: 6 calls by tilelink" in row["fused"]
-    assert "1.000" in gpu_install.table([row | {"us": dict.fromkeys(row["us"], 1.0)}])
+    assert "1.000" in install.table([row | {"us": dict.fromkeys(row["us"], 1.0)}])
 
 
 def main(rank: int, folder: Path) -> None:

@@ -68,7 +68,7 @@ def spread(rows: Sequence[Row]) -> list[Row]:
 def write(path: Path, rows: Sequence[Row], missing: int) -> None:
     """What the rows sum up to, and those that should not be. `missing`: rows and simulations still to be made."""
     about = {
-        **versions(),
+        "about": versions(),
         "operators": len({r.operator for r in rows}),
         "placed operators": len({(r.operator, r.schedule) for r in rows}),
         "missing": missing,

@@ -1,21 +1,18 @@
 """Every operator on one GPU as one rank, small, with ragged sizes, and those of a gather or a scatter in every
 placement: for compute-sanitizer.
 
-python benchmarks/gpu_one_rank.py [--watchdog SECONDS]
+python -m benchmarks.gpu.one_rank [--watchdog SECONDS]
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import tilelink
-from benchmarks.cases import SMALL, ag_schedules, ring_schedules, rs_schedules
+from benchmarks.gpu.matmuls import SMALL, ag_schedules, ring_schedules, rs_schedules
 from benchmarks.mutants.mappings import operators, sizes
 from tilelink.explore.cases import TOLERANCE, Case
 from tilelink.explore.running import run_case
@@ -41,7 +38,7 @@ def of_the_library(session: Session | None) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--watchdog", type=float)
     seconds = parser.parse_args().watchdog
     found = {**ag_schedules(SMALL), **rs_schedules(SMALL), **ring_schedules(SMALL)}

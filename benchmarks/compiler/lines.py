@@ -1,4 +1,4 @@
-"""`python -m benchmarks.lines`: how many lines of code a user writes for each operator of the library."""
+"""`python -m benchmarks.compiler.lines`: how many lines of code a user writes for each operator of the library."""
 
 from __future__ import annotations
 

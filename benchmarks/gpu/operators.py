@@ -1,7 +1,7 @@
 """On GPUs: every operator of the library against its unfused form in torch, by default and at ragged sizes; back-to-back
 calls with other data; and, captured in a graph, replayed.
 
-    torchrun --nproc-per-node=2 benchmarks/gpu_operators.py --out results.json [--only ag_moe ep_dispatch]
+    torchrun --nproc-per-node=2 -m benchmarks.gpu.operators --out benchmarks/results [--only ag_moe ep_dispatch]
 
 `TILELINK_BACKEND=nvshmem` runs the same on NVSHMEM's device library, `TILELINK_SHARE_GPUS=1` on fewer GPUs. The expected is
 computed in fp32 from the same bf16 data.
@@ -9,21 +9,15 @@ computed in fp32 from the same bf16 data.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from triton.errors import TritonError
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.cases import Machine
-from benchmarks.judging import Row, Sheet, judged
+from benchmarks.harness import Machine, Row, Sheet, captured, judged, parser
 from benchmarks.operator_cases import CASES, Call, Draw, differences, expected
 from tilelink import Operator, ops
 from tilelink.errors import TilelinkError
@@ -66,11 +60,7 @@ def replayed(machine: Machine, name: str) -> dict[str, Any]:
     operator = tiled(name)
     call = _case(machine, name, False, 10)
     operator(*call.arguments, **call.given)
-    torch.cuda.synchronize()
-    dist.barrier()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = operator(*call.arguments, **call.given)
+    graph, out = captured(lambda: operator(*call.arguments, **call.given))
     worst = 0.0
     for replay in range(4):
         fresh = _case(machine, name, False, 11 + replay)
@@ -110,17 +100,16 @@ def check(sheet: Sheet, name: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
-    options = parser.parse_args()
+    given = parser(__doc__)
+    given.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
+    options = given.parse_args()
 
     def every(sheet: Sheet) -> None:
         for name in options.only:
             check(sheet, name)
             sheet.save()
 
-    return judged(every, options.out)
+    return judged("operators", every, options.out)
 
 
 if __name__ == "__main__":

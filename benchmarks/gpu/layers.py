@@ -1,6 +1,6 @@
 """On GPUs: the layers of `tilelink.nn`, results and gradients, against the whole layers of torch; and raw pointers.
 
-    torchrun --nproc-per-node=2 benchmarks/gpu_layers.py --out results.json
+    torchrun --nproc-per-node=2 -m benchmarks.gpu.layers --out benchmarks/results
 
 Each layer runs in bf16, as it is and under `torch.compile(fullgraph=True)`; what is expected is computed in fp32 from the same
 numbers. An error is a relative Frobenius norm, on the worst rank.
@@ -8,21 +8,17 @@ numbers. An error is a relative Frobenius norm, on the worst rank.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.judging import Row, Sheet, judged
+from benchmarks.harness import Row, Sheet, judged, parser
 from tests.operators.raw import exchange, gather_with
 from tilelink.errors import TilelinkError
 from tilelink.nn import ParallelAttention, ParallelMLP, ParallelMoE, Replicated, SequenceParallelAttention
@@ -225,9 +221,7 @@ def check(sheet: Sheet) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    return judged(check, parser.parse_args().out)
+    return judged("layers", check, parser(__doc__).parse_args().out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the cost model chooses against what was measured on H200s: `python -m benchmarks.cost_agreement`.
+"""What the cost model chooses against what was measured on H200s: `python -m benchmarks.model.agreement`.
 
 Three choices, each beside that of the four models which this one has replaced (`old`, kept in the results file as they were
 recorded before those were deleted):
@@ -12,18 +12,16 @@ recorded before those were deleted):
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import RESULTS, about, parser, save
 from tilelink import Operator, TilelinkError, fused, ops, sms
-from tilelink.bench.running import commit
 from tilelink.cost import predict, unfused
 from tilelink.explore.cases import Case, names_of
 from tilelink.ir.plan import Plan
@@ -33,7 +31,6 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.choosing import estimated, inestimable
 
-RESULTS = Path(__file__).parent / "results"
 OUT = RESULTS / "cost-agreement-h200.json"
 H200 = Device("NVIDIA H200", 132, capability=90)
 
@@ -196,14 +193,12 @@ def errors(pairs: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT)
-    out = parser.parse_args().out
+    out = parser(__doc__, OUT).parse_args().out
     old = json.loads(OUT.read_text())["old"]
     new = table(NEW)
-    found = {"commit": commit(), "gpu": H200.name, "summary": summary(old, new), "new": new, "old": old}
-    out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found["summary"], indent=1))
+    told = summary(old, new)
+    save(out, about(gpu=H200.name), {"summary": told, "new": new, "old": old})
+    print(json.dumps(told, indent=1))
     return 0
 
 

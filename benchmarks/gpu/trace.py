@@ -1,6 +1,6 @@
 """What tracing costs, and where traced calls of AG+GEMM and GEMM+RS spend their time, on the shapes of the six MLPs.
 
-    torchrun --nproc-per-node=4 benchmarks/gpu_trace.py --out benchmarks/results/trace-h200-4.json [--pictures FOLDER]
+    torchrun --nproc-per-node=4 -m benchmarks.gpu.trace --out benchmarks/results [--pictures FOLDER]
 
 `cost`: what a traced call takes more than an untraced one, as a part of it. Milliseconds of the slowest rank; `wait`,
 `compute` and the others, and `idle`, are microseconds of a worker, the mean over the workers of all ranks.
@@ -8,16 +8,13 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.cases import SUBJECTS
-from benchmarks.judging import Row, Sheet, judged
+from benchmarks.gpu.matmuls import SUBJECTS
+from benchmarks.harness import Row, Sheet, judged, parser
 from tilelink.bench.workloads import MLPS
 from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.tracing import Trace
@@ -55,11 +52,10 @@ def traced(sheet: Sheet, pictures: Path | None) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--pictures", type=Path)
-    options = parser.parse_args()
-    return judged(lambda sheet: traced(sheet, options.pictures), options.out)
+    given = parser(__doc__)
+    given.add_argument("--pictures", type=Path)
+    options = given.parse_args()
+    return judged("trace", lambda sheet: traced(sheet, options.pictures), options.out)
 
 
 if __name__ == "__main__":

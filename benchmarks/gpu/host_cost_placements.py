@@ -1,6 +1,6 @@
 """What a cached call costs its host, for every placement; beside one launch by Triton, one by torch, and graph replay.
 
-    torchrun --nproc-per-node=4 benchmarks/gpu_host_cost.py --out host.json
+    torchrun --nproc-per-node=4 -m benchmarks.gpu.host_cost_placements --out benchmarks/results
 
 Microseconds, the slowest rank's. `host`: until the call returns, in batches that leave no queue full; `eager`, `replay`:
 per call on the GPU, back to back, eagerly and as a captured graph.
@@ -8,13 +8,10 @@ per call on the GPU, back to back, eagerly and as a captured graph.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,10 +20,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.cases import BIG, SUBJECTS, Machine
-from benchmarks.judging import Sheet, judged
+from benchmarks.gpu.matmuls import BIG, SUBJECTS
+from benchmarks.harness import Machine, Sheet, captured, device_us, host_us, judged, parser
 
 BATCH, BATCHES = 20, 30
 
@@ -44,31 +39,21 @@ def copy_tile(target, source):
 
 
 def host(call: Callable[[], Any]) -> float:
-    """Median over batches of the microseconds until a call returns."""
-    found: list[float] = []
-    for _ in range(BATCHES):
+    """Microseconds until a call returns."""
+
+    def together() -> None:
         torch.cuda.synchronize()
         dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(BATCH):
-            call()
-        found.append((time.perf_counter() - begin) / BATCH * 1e6)
-    torch.cuda.synchronize()
-    return statistics.median(found)
+
+    return host_us(call, together, BATCH, BATCHES)
 
 
 def device(call: Callable[[], Any]) -> float:
     """Microseconds of a call on the GPU, back to back."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     found: list[float] = []
     for _ in range(BATCHES):
         dist.barrier()
-        start.record()
-        for _ in range(BATCH):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(start.elapsed_time(end) / BATCH * 1e3)
+        found.append(device_us(call, BATCH))
     return statistics.median(found)
 
 
@@ -85,11 +70,7 @@ def placements(machine: Machine, m: int, n: int, k: int) -> list[dict[str, Any]]
             row["host_us"] = machine.worst(host(partial(op, *case.arguments, **case.given)))
             row["host_out_us"] = machine.worst(host(call))
             row["eager_us"] = machine.worst(device(call))
-            torch.cuda.synchronize()
-            dist.barrier()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                call()
+            graph, _ = captured(call)
             row["replay_us"] = machine.worst(device(graph.replay))
             row["replay_host_us"] = machine.worst(host(graph.replay))
             torch.cuda.synchronize()
@@ -129,11 +110,10 @@ def check(sheet: Sheet, m: int, n: int, k: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--shape", type=int, nargs=3, default=(2048, 1024, 512), metavar=("M", "N", "K"))
-    options = parser.parse_args()
-    return judged(lambda sheet: check(sheet, *options.shape), options.out)
+    given = parser(__doc__)
+    given.add_argument("--shape", type=int, nargs=3, default=(2048, 1024, 512), metavar=("M", "N", "K"))
+    options = given.parse_args()
+    return judged("host-cost-placements", lambda sheet: check(sheet, *options.shape), options.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What the proof of a lowered plan costs, for every operator of the library in every form: `python -m benchmarks.verify_time`.
+"""What the proof of a lowered plan costs, for every operator of the library in every form.
+
+    python -m benchmarks.compiler.verify_time    (make bench-compiler)
 
 Its table and all questions to it, in settings of ragged rows; lowering, some 2 ms, is left out. Milliseconds of this thread, the
 best of three.
@@ -6,42 +8,31 @@ best of three.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from benchmarks.harness import RESULTS, about, parser, processor, save
 from tests.mapping.plans import form, forms
-from tilelink.bench.running import commit
 from tilelink.ir.lowered import Lowered
 from tilelink.mapping.lower import lower
 from tilelink.proof.check import QUESTIONS
 from tilelink.proof.table import Table
 
-OUT = Path(__file__).parent / "results" / "verify-time-cpu.json"
+OUT = RESULTS / "verify-time-cpu.json"
 TILE, ROWS = 128, 997
 LIMITS = {(8, 15_000): 100.0, (72, 2_000): 200.0, (64, 100_000): 5000.0}
 """Ranks and tiles a rank, and the milliseconds that a plan may take."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="*", default=[ranks for ranks, _ in LIMITS])
-    parser.add_argument("--forms", nargs="*", default=sorted(forms()))
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
-    head = commit()
+    made = parser(__doc__, OUT)
+    made.add_argument("--ranks", type=int, nargs="*", default=[ranks for ranks, _ in LIMITS])
+    made.add_argument("--forms", nargs="*", default=sorted(forms()))
+    given = made.parse_args()
+    said = about(cpu=processor())
     settings = [(size, limit) for size, limit in LIMITS.items() if size[0] in given.ranks]
     rows = [_row(name, *size, limit) for size, limit in settings for name in given.forms]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {
-        "commit": head,
-        "machine": platform.processor() or platform.machine(),
-        "rows": [asdict(r) for r in rows],
-    }
-    given.out.write_text(json.dumps(report, indent=1) + "\n")
+    save(given.out, said, {"rows": [asdict(r) for r in rows]})
     late = [r for r in rows if r.ms > r.limit]
     for r in late:
         print(f"over the limit: {r.form} on {r.ranks} ranks")

@@ -1,6 +1,6 @@
 """On GPUs: what `tilelink.install()` puts into the place of torch's operators, against plain torch.
 
-    torchrun --nproc-per-node=2 benchmarks/gpu_install_check.py --out results.json
+    torchrun --nproc-per-node=2 -m benchmarks.gpu.install_check --out benchmarks/results
 
 Every axis in three dtypes, gradients, what torch serves, subsets of the ranks as groups, two calls in flight on two streams, and
 compiled models in CUDA graphs, captured by hand and by `torch.compile(mode="reduce-overhead")`.
@@ -9,16 +9,12 @@ compiled models in CUDA graphs, captured by hand and by `torch.compile(mode="red
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 import torch.distributed as dist
@@ -28,8 +24,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 
 import tilelink
-from benchmarks.gpu_install import MODELS, NO_MULTICAST, PROBLEMS, Case, captured, drawn, plan
-from benchmarks.judging import Row, Sheet, judged
+from benchmarks.gpu.install import MODELS, NO_MULTICAST, PROBLEMS, Case, captured, drawn, plan
+from benchmarks.harness import Row, Sheet, judged, parser
 from tests.torch_ops import door_ranks
 from tilelink.tuning.comparison import relative_error
 
@@ -169,11 +165,9 @@ def check(sheet: Sheet) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     os.environ.update(NO_MULTICAST)
-    return judged(check, options.out)
+    return judged("install-check", check, options.out)
 
 
 if __name__ == "__main__":

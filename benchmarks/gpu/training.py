@@ -1,6 +1,6 @@
 """A transformer that is split over the GPUs, trained under `torch.compile`, beside the same one whole on every GPU.
 
-    torchrun --nproc-per-node=4 benchmarks/gpu_training.py --out benchmarks/results/training-h200-4.json --graphs [--steps 200]
+    torchrun --nproc-per-node=4 -m benchmarks.gpu.training --out benchmarks/results --graphs [--steps 200]
 
 Both begin with the same weights and see the same data; their loss curves must agree. What differs is the order in which
 numbers are added, so that curves of bf16 products part slowly. Times are of whole steps: forward, backward, AdamW.
@@ -18,17 +18,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import tilelink
-from benchmarks.records import gpus_of, write
+from benchmarks.harness import gpus_of, parser, write
 from tilelink.nn import ParallelAttention, ParallelMLP, Replicated, group_name
 from tilelink.ops import all_reduce
 from tilelink.runtime.session import require
@@ -272,14 +269,13 @@ def compare(options: Options) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
     """`ranks`: how many are simulated, without torchrun."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--limit", type=float, default=0.0, help="seconds after which it says where it is, and ends")
+    made = parser(__doc__)
+    made.add_argument("--limit", type=float, default=0.0, help="seconds after which it says where it is, and ends")
     for name, default in asdict(Options()).items():
         kind = argparse.BooleanOptionalAction if isinstance(default, bool) else None
         how: dict[str, Any] = {"action": kind} if kind is not None else {"type": type(default)}
-        parser.add_argument(f"--{name}", default=default, **how)
-    given = vars(parser.parse_args(arguments))
+        made.add_argument(f"--{name}", default=default, **how)
+    given = vars(made.parse_args(arguments))
     out, limit = given.pop("out"), given.pop("limit")
     if limit:
         faulthandler.dump_traceback_later(limit, exit=True)
@@ -288,9 +284,8 @@ def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
         row = compare(Options(**given))
         tilelink.check()
         if tilelink.rank() == 0:
-            out.parent.mkdir(parents=True, exist_ok=True)
             backend = require().backend
-            write(out, [row], gpus=gpus_of(backend), ranks=backend.ranks, backend=backend.topology.backend)
+            write(out, "training", [row], gpus=gpus_of(backend), ranks=backend.ranks, backend=backend.topology.backend)
             print(
                 f"worst relative difference {row['worst']:.1e}, ms a step {row['step_ms']}, {row['seconds']:.0f} s, "
                 f"ok {row['ok']}"

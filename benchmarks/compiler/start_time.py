@@ -1,6 +1,6 @@
 """What it costs to start: `import tilelink`, its commands up to their output. No GPU.
 
-python -m benchmarks.start_time [--before CHECKOUT]
+    python -m benchmarks.compiler.start_time [--before CHECKOUT]
 
 Seconds of CPU of a process of its own, the least of several, with bytecode on disk. `--before`: another checkout, measured
 in turns with this one. It ends with 1 if something exceeds its limit.
@@ -8,17 +8,14 @@ in turns with this one. It ends with 1 if something exceeds its limit.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.compile_time import about
+from benchmarks.harness import RESULTS, ROOT, about, parser, processor, save
 
-ROOT = Path(__file__).parents[1]
-OUT = ROOT / "benchmarks" / "results" / "start-time-cpu.json"
+OUT = RESULTS / "start-time-cpu.json"
 SHAPE = ("--shape", "512x512x512")
 STARTS: dict[str, tuple[tuple[str, ...], float]] = {
     "import tilelink": (("-c", "import tilelink"), 0.6),
@@ -44,21 +41,20 @@ def seconds(arguments: tuple[str, ...], root: Path) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
-    roots = {"seconds": ROOT} | ({"before": given.before.resolve()} if given.before else {})
+    given = parser(__doc__, OUT)
+    given.add_argument("--before", type=Path)
+    given.add_argument("--rounds", type=int, default=3)
+    options = given.parse_args()
+    roots = {"seconds": ROOT} | ({"before": options.before.resolve()} if options.before else {})
     rows: list[dict[str, object]] = []
     late = False
     for name, (arguments, limit) in STARTS.items():
-        times = [{key: seconds(arguments, root) for key, root in roots.items()} for _ in range(given.rounds)]
+        times = [{key: seconds(arguments, root) for key, root in roots.items()} for _ in range(options.rounds)]
         row = {key: round(min(t[key] for t in times), 3) for key in roots}
         late |= row["seconds"] > limit
         rows.append({"start": name, **row, "limit": limit})
         print(f"{name:28s}", row)
-    given.out.write_text(json.dumps({"about": about(), "rows": rows}, indent=1) + "\n")
+    save(options.out, about(cpu=processor()), {"rows": rows})
     return 1 if late else 0
 
 

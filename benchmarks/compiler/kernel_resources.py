@@ -1,7 +1,7 @@
 """What sm_90 code of every emitted kernel needs: registers, spilled bytes, instructions of the main loop. No GPU.
 
-    python -m benchmarks.kernel_resources --out one.json
-    python -m benchmarks.kernel_resources --compare one.json --out benchmarks/results/kernel-resources-cpu.json
+    python -m benchmarks.compiler.kernel_resources --out one.json
+    python -m benchmarks.compiler.kernel_resources --compare one.json
 
 Each operator of the library is planned for four H200s with the schedule that it ships and the sizes of a model
 (`benchmarks.operator_cases`). The first form records a checkout; the second records this one beside it, kernel by kernel.
@@ -9,8 +9,6 @@ Each operator of the library is planned for four H200s with the schedule that it
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
 import json
 import re
 import subprocess
@@ -25,11 +23,11 @@ import torch.distributed as dist
 import triton
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks.harness import RESULTS, about, parser, save
 from benchmarks.operator_cases import CASES, Draw
 from tests.compiled.checking import RANKS, emitted
 from tests.compiled.compiling import compile_kernel
 from tilelink import ops
-from tilelink.bench.running import commit
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TARGET = "sm_90"
@@ -102,21 +100,19 @@ def compared(before: list[dict[str, Any]], now: list[Kernel]) -> list[dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--compare", type=Path, help="what the first form wrote of another checkout")
-    parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
+    made = parser(__doc__, RESULTS / "kernel-resources-cpu.json")
+    made.add_argument("--compare", type=Path, help="what the first form wrote of another checkout")
+    made.add_argument("--jobs", type=int, default=2)
+    given = made.parse_args()
     with ProcessPoolExecutor(given.jobs) as pool:
         found = [k for of_one in pool.map(kernels, CASES) for k in of_one]
-    about = {"target": TARGET, "ranks": RANKS, "triton": importlib.metadata.version("triton"), "commit": commit()}
-    report: dict[str, Any] = {"about": about, "rows": [asdict(k) for k in found]}
+    said, rows = about(target=TARGET, ranks=RANKS), [asdict(k) for k in found]
     if given.compare is not None:
         other = json.loads(given.compare.read_text())
-        about["before"] = other["about"]["commit"]
-        report["rows"] = compared(other["rows"], found)
-        print(f"{sum(not r['same'] for r in report['rows'])} of {len(report['rows'])} kernels differ")
-    given.out.write_text(json.dumps(report, indent=1) + "\n")
+        said["before"] = other["about"]["commit"]
+        rows = compared(other["rows"], found)
+        print(f"{sum(not r['same'] for r in rows)} of {len(rows)} kernels differ")
+    save(given.out, said, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The watchdog on GPUs: hangs are reported and survived, a killed rank takes the others out, and what it costs.
 
-    timeout 900 python benchmarks/gpu_watchdog.py --ranks 4 --out watchdog.json [--only hang unheard …]
+    timeout 900 python -m benchmarks.gpu.watchdog --ranks 4 --out benchmarks/results [--only hang unheard …]
 
 Not by torchrun, which would end all ranks when one ends: this starts the ranks of each part itself, keeps their store,
 and ends what has not ended in time. The table comes last; status 0 if all is well. `TILELINK_BACKEND=nvshmem` runs the
@@ -28,11 +28,9 @@ import torch
 import torch.distributed as dist
 import triton
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import tilelink
-from benchmarks.cases import BIG, ag_schedules, ring_schedules, rs_schedules
-from benchmarks.records import write
+from benchmarks.gpu.matmuls import BIG, ag_schedules, ring_schedules, rs_schedules
+from benchmarks.harness import device_us, parser, table, write
 from tests.operators.hanging import without_notify
 from tilelink import Operator, TilelinkError
 from tilelink.device.clocks import clock
@@ -235,14 +233,9 @@ def overhead() -> dict[str, Any]:
             for _ in range(5):
                 operator(*tensors)
             session.backend.barrier()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(40):
-                operator(*tensors)
-            end.record()
-            torch.cuda.synchronize()
+            took = device_us(lambda operator=operator, tensors=tensors: operator(*tensors), 40) / 1e3
             if turn >= 2:
-                times[kind].append(max(session.backend.agree(begin.elapsed_time(end) / 40)))
+                times[kind].append(max(session.backend.agree(took)))
         off, on = (statistics.median(times[kind]) for kind in ("off", "on"))
         said[name] = {"off_ms": off, "on_ms": on, "ratio": on / off, "ok": on / off <= RATIO}
         operator.close()
@@ -340,7 +333,7 @@ def start(part: str, ranks: int, calls: int, folder: Path) -> tuple[dict[int, di
     outs = [folder / f"{part}-{r}.json" for r in range(ranks)]
     children: list[subprocess.Popen[bytes]] = []
     for r in range(ranks):
-        command = [sys.executable, __file__, "--part", part, "--out", str(outs[r])]
+        command = [sys.executable, "-m", "benchmarks.gpu.watchdog", "--part", part, "--out", str(outs[r])]
         env = {**os.environ, **common, "RANK": str(r), "LOCAL_RANK": str(r)}
         with logs[r].open("wb") as log:
             children.append(subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT))
@@ -388,13 +381,12 @@ def rows_of(part: str, said: dict[int, dict[str, Any]]) -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    given = parser(__doc__)
+    given.add_argument("--ranks", type=int, default=4)
+    given.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS))
+    given.add_argument("--calls", type=int, default=10_000)
+    given.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    options = given.parse_args()
     if options.part is not None:
         return as_rank(options.part, options.out)
     rows: list[Row] = []
@@ -405,10 +397,8 @@ def main() -> int:
             print(f"== {part}: {'ok' if all(r.ok for r in ended) else 'FAILED'}", flush=True)
     backend = os.environ.get("TILELINK_BACKEND", "peer")
     gpus = min(options.ranks, torch.cuda.device_count())
-    write(options.out, [asdict(r) for r in rows], gpus=gpus, ranks=options.ranks, backend=backend)
-    for row in rows:
-        detail = row.detail[:160] if row.ok else row.detail[:3000]
-        print(f"{'ok    ' if row.ok else 'FAILED'} {row.part:40s} {row.seconds:6.1f} s  {detail}")
+    write(options.out, "watchdog", [asdict(r) for r in rows], gpus=gpus, ranks=options.ranks, backend=backend)
+    table([(row.part, row.ok, row.seconds, row.detail[: 160 if row.ok else 3000]) for row in rows])
     return 0 if all(r.ok for r in rows) else 1
 
 

@@ -1,4 +1,6 @@
-"""The proof against the checker of certificates, on random small plans: `python -m benchmarks.verify_oracle --plans 5000`.
+"""The proof against the checker of certificates, on random small plans.
+
+    python -m benchmarks.compiler.verify_oracle --plans 5000
 
 Each plan is of an operator wired and placed at random, in most cases spoilt in one place. The two must say the same of its
 lowered form. A plan that the planner does not make counts for nothing.
@@ -6,19 +8,16 @@ lowered form. A plan that the planner does not make counts for nothing.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing import Pool
-from pathlib import Path
 
+from benchmarks.harness import RESULTS, about, parser, processor, save
 from tests.mapping.oracle import Agreement, agreement
-from tilelink.bench.running import commit
 
-OUT = Path(__file__).parent / "results" / "verify-oracle-cpu.json"
+OUT = RESULTS / "verify-oracle-cpu.json"
 
 
 @dataclass
@@ -36,13 +35,12 @@ class Tally:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plans", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
-    tally, tried, started, head = Tally(), 0, time.perf_counter(), commit()
+    made = parser(__doc__, OUT)
+    made.add_argument("--plans", type=int, default=5000)
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--jobs", type=int, default=2)
+    given = made.parse_args()
+    tally, tried, started, said = Tally(), 0, time.perf_counter(), about(cpu=processor())
     first = given.seed * 1_000_000
     with Pool(given.jobs) as pool:
         for found in pool.imap(_agreement, range(first, first + 10 * given.plans), chunksize=4):
@@ -52,9 +50,7 @@ def main() -> int:
             if sum(tally.kinds.values()) >= given.plans:
                 pool.terminate()
                 break
-    report = {"commit": head, **_report(tally, tried, given.seed, time.perf_counter() - started)}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=1) + "\n")
+    save(given.out, said, _report(tally, tried, given.seed, time.perf_counter() - started))
     print(f"{sum(tally.kinds.values())} plans, {len(tally.differ)} verdicts differ: {given.out}")
     return 1 if tally.differ else 0
 

@@ -1,6 +1,6 @@
 """What a call costs its host on one GPU, A backend of one rank, beside `torch.mm` in the same loop, and where the time goes.
 
-    python benchmarks/host_cost.py --out benchmarks/results/host-cost-h100-1.json
+    python -m benchmarks.gpu.host_cost --out benchmarks/results
 
 Microseconds until a call returns. `warm`: in batches that leave no queue full; `cold`: one call after 100 ms of other work on the
 host; medians of both. `times`: in units of `torch.mm`. The second table takes calls apart: each row does what the one
@@ -10,16 +10,11 @@ before does and a little more, `adds` is the difference of the two. `TILELINK_BA
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 import torch.distributed as dist
@@ -27,24 +22,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import tilelink
+from benchmarks.harness import Call, host_us, parser, write
 from tilelink import ops
 from tilelink.nn import ColumnParallelLinear, functional, parallelize
 from tilelink.nn.groups import session_of
 
-BATCH, BATCHES, COLD = 20, 30, 15
-Call = Callable[[], Any]
-
-
-def warm(call: Call, finish: Call) -> float:
-    found: list[float] = []
-    for _ in range(BATCHES):
-        finish()
-        begin = time.perf_counter()
-        for _ in range(BATCH):
-            call()
-        found.append((time.perf_counter() - begin) / BATCH * 1e6)
-    finish()
-    return statistics.median(found)
+COLD = 15
 
 
 def cold(call: Call, finish: Call) -> float:
@@ -112,11 +95,10 @@ def parts(x: torch.Tensor, w: torch.Tensor) -> list[tuple[str, Call]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--shape", type=int, nargs=3, default=(256, 256, 256), metavar=("M", "N", "K"))
-    options = parser.parse_args()
+    given = parser(__doc__)
+    given.add_argument("--device", default="cuda")
+    given.add_argument("--shape", type=int, nargs=3, default=(256, 256, 256), metavar=("M", "N", "K"))
+    options = given.parse_args()
     m, n, k = options.shape
     store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo", store=store, rank=0, world_size=1)
@@ -127,7 +109,7 @@ def main() -> int:
     for name, call in calls(x, w).items():
         for _ in range(3):
             call()
-        row: dict[str, Any] = {"call": name, "warm_us": warm(call, finish), "cold_us": cold(call, finish)}
+        row: dict[str, Any] = {"call": name, "warm_us": host_us(call, finish), "cold_us": cold(call, finish)}
         rows.append(row)
         for kind in ("warm", "cold"):  # the first row is torch.mm
             row[f"{kind}_times"] = row[f"{kind}_us"] / rows[0][f"{kind}_us"]
@@ -137,13 +119,11 @@ def main() -> int:
     for name, call in parts(x, w):
         for _ in range(3):
             call()
-        took = warm(call, finish)
+        took = host_us(call, finish)
         rows.append({"part": name, "warm_us": took, "adds_us": took - last})
         print(f"{name:52s} {took:8.1f}  adds {took - last:8.1f}", flush=True)
         last = took
-    if options.out is not None:
-        where = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-        options.out.write_text(json.dumps({"device": where, "torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+    write(options.out, "host-cost", rows, gpus=1, backend="peer" if options.device == "cuda" else "gloo")
     tilelink.check()
     dist.destroy_process_group()
     return 0

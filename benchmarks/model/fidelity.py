@@ -1,4 +1,4 @@
-"""Predicted against measured times of all calls that were measured on H200s: `python -m benchmarks.model_fidelity`.
+"""Predicted against measured times of all calls that were measured on H200s: `python -m benchmarks.model.fidelity`.
 
 One row for each run: the schedules of `results/schedules-h200-2.json`, and the tile programs of every operator in
 `results/sweep-*-h200-*.json` and `results/bench-*-h200-*.json`, each with the schedule that its row names, or why it is left out.
@@ -10,21 +10,19 @@ without each operator, and what is left out is predicted with them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cost_agreement import placed, spearman
+from benchmarks.harness import RESULTS, about, parser, save
+from benchmarks.model.agreement import placed, spearman
 from tilelink import Operator, TilelinkError, ops, sms
-from tilelink.bench.running import commit
 from tilelink.cost import H200, Machine, bound, predict
 from tilelink.cost.model import Clock
 from tilelink.explore.cases import Case, names_of
@@ -33,7 +31,6 @@ from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.proof.table import Table
 
-RESULTS = Path(__file__).parent / "results"
 OUT = RESULTS / "model-fidelity-h200.json"
 SCHEDULES = "schedules-h200-2"
 FITTED = (
@@ -96,7 +93,7 @@ def runs() -> Iterator[Run | Declined]:
 
 def _searched() -> Iterator[Run | Declined]:
     recorded = json.loads((RESULTS / f"{SCHEDULES}.json").read_text())
-    ranks = recorded["ranks"]
+    ranks = recorded["about"]["ranks"]
     for row in recorded["rows"]:
         depth = row["K"] * (ranks if row["operator"] == "gemm_rs" else 1)
         sizes = {"M": row["M"], "N": row["N"], "K": depth}
@@ -370,11 +367,10 @@ def speed() -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--fit", action="store_true", help="print figures that agree better, and write nothing")
-    parser.add_argument("--check", action="store_true", help="compare the file with what is predicted now")
-    given = parser.parse_args()
+    made = parser(__doc__, OUT)
+    made.add_argument("--fit", action="store_true", help="print figures that agree better, and write nothing")
+    made.add_argument("--check", action="store_true", help="compare the file with what is predicted now")
+    given = made.parse_args()
     if given.fit:
         taken = [r for r in runs() if isinstance(r, Run)]
         machine = fit(taken, H200)
@@ -387,9 +383,9 @@ def main() -> int:
         print(f"{len(recorded)} rows, the worst differs by {worst:.2%}")
         return int(worst > 0.002)
     found = table()
-    about = {"commit": commit(), "machine": H200.name, "fitted": FITTED, "speed": speed()}
-    given.out.write_text(json.dumps({"about": about, **found}, indent=1) + "\n")
-    print(json.dumps({**found["summary"], "about": about}, indent=1))
+    said = about(gpu=H200.gpu, machine=H200.name, fitted=FITTED, speed=speed())
+    save(given.out, said, found)
+    print(json.dumps({**found["summary"], "about": said}, indent=1))
     return 0
 
 

@@ -1,30 +1,26 @@
 """The cost model on machines whose runs it was not fitted to: what was measured there, and what it says with the machine's file
 as it comes along, and with one that `tilelink calibrate` wrote there.
 
-    python -m benchmarks.model_unseen bench-ag_gemm.json … --machine 8xH100 benchmarks/results/calibrated-h100-2.toml
+    python -m benchmarks.model.unseen bench-ag_gemm.json … --machine 8xH100 benchmarks/results/calibrated-h100-2.toml
 
 Rows are those of `tilelink bench --out`; default schedules, on as many GPUs as ranks.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
+from benchmarks.harness import RESULTS, ROOT, parser, save
 from tilelink import ops
 from tilelink.cost import Machine, predict
 from tilelink.explore.cases import Case
 from tilelink.mapping.lower import lower
 
-ROOT = Path(__file__).parents[1]
-OUT = ROOT / "benchmarks" / "results" / "model-unseen-h100-2.json"
+OUT = RESULTS / "model-unseen-h100-2.json"
 
 
 def predicted(operator: str, sizes: Mapping[str, int], ranks: int, machine: Machine) -> float:
@@ -49,11 +45,11 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+", type=Path)
-    parser.add_argument("--machine", nargs="+", default=["8xH100"])
-    parser.add_argument("--about", default="{}", help="JSON: GPU, torch, Triton, commit.")
-    options = parser.parse_args()
+    made = parser(__doc__, OUT)
+    made.add_argument("results", nargs="+", type=Path)
+    made.add_argument("--machine", nargs="+", default=["8xH100"])
+    made.add_argument("--about", default="{}", help="JSON: GPU, torch, Triton, commit.")
+    options = made.parse_args()
     rows: list[dict[str, Any]] = []
     for path in options.results:
         for row in json.loads(path.read_text())["rows"]:
@@ -65,9 +61,7 @@ def main() -> None:
                     "predicted_us": {n: round(us, 1) for n, us in says.items()},
                 }
             )
-    OUT.write_text(
-        json.dumps({"about": json.loads(options.about), "summary": summary(rows), "rows": rows}, indent=1) + "\n"
-    )
+    save(options.out, json.loads(options.about), {"summary": summary(rows), "rows": rows})
     print(json.dumps(summary(rows), indent=1))
 
 

@@ -1,4 +1,4 @@
-"""What benchmarks run: operators with their placements, and data that shows mistakes."""
+"""AG+GEMM, GEMM+RS and its ring in many placements, with data that shows mistakes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from benchmarks.harness import Machine
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
@@ -78,29 +78,6 @@ class Case:
     given: dict[str, int]
 
 
-class Machine:
-    """The group's processes: random inputs that every rank can reproduce, and agreement on times."""
-
-    def __init__(self) -> None:
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.device = torch.device("cuda", torch.cuda.current_device())
-
-    def random(self, seed: int, *shape: int) -> torch.Tensor:
-        generator = torch.Generator(self.device).manual_seed(seed)
-        return torch.randn(shape, generator=generator, device=self.device).to(torch.bfloat16)
-
-    def worst(self, value: float) -> float:
-        """The largest of the ranks' values."""
-        t = torch.tensor([value], device=self.device, dtype=torch.float64)
-        dist.all_reduce(t, op=dist.ReduceOp.MAX)
-        return float(t)
-
-    def part(self, m: int, rank: int) -> tuple[int, int]:
-        """Rows of a rank: the even split by ceil."""
-        each = max(1, -(-m // self.ranks))
-        return min(rank * each, m), min((rank + 1) * each, m)
-
-
 def ag_case(machine: Machine, m: int, n: int, k: int, seed: int) -> Case:
     shards: list[torch.Tensor] = []
     for r in range(machine.ranks):
@@ -135,11 +112,3 @@ SUBJECTS = {
     "gemm_rs": Subject(rs_case, rs_schedules),
     "gemm_rs_ring": Subject(rs_case, ring_schedules),
 }
-
-
-def error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Relative Frobenius norm; infinite if anything is NaN."""
-    if got.numel() == 0:
-        return 0.0
-    value = float((got.float() - want).norm() / want.norm().clamp_min(1e-30))
-    return value if value == value else float("inf")

@@ -1,6 +1,6 @@
 """On GPUs: `tilelink.install()` against torch's own async tensor parallelism, in one and the same compiled program.
 
-    torchrun --nproc-per-node=2 benchmarks/gpu_install.py --out benchmarks/results/install-h100-2.json
+    torchrun --nproc-per-node=2 -m benchmarks.gpu.install --out benchmarks/results
 
 The program is a layer of Llama 3 in bf16, split by torch's `parallelize_module` and compiled: norm, MLP or attention, residual;
 forward, and forward with gradients. Its contenders, in turn on the same inputs:
@@ -30,11 +30,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from math import exp, log
-from pathlib import Path
 from typing import Any
 from unittest import mock
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 import torch.distributed as dist
@@ -53,11 +50,9 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 import tilelink
-from benchmarks.records import write
+from benchmarks.harness import Call, Row, device_us, parser, write
 from tilelink.tuning.comparison import relative_error
 
-Call = Callable[[], Any]
-Row = dict[str, Any]
 CONTENDERS = ("plain", "async", "installed", "overlap")
 BLOCK_US, ROUNDS = 10_000.0, (5, 40)
 """How long calls between two readings of the clock take together, and how often the clock is read: at least, and at most."""
@@ -218,13 +213,7 @@ class Ranks:
         self.finish()
         dist.barrier(self.agreeing)
         if self.device.type == "cuda":
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            for _ in range(calls):
-                call()
-            end.record()
-            end.synchronize()
-            return self.worst(start.elapsed_time(end) / calls * 1e3)
+            return self.worst(device_us(call, calls))
         begun = time.perf_counter()
         for _ in range(calls):
             call()
@@ -438,17 +427,16 @@ def table(rows: list[Row]) -> str:
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--cases", nargs="*", default=[], metavar="'8b mlp 2048 forward'", help="flags of cases' names")
-    parser.add_argument("--lengths", nargs="*", type=int, default=[512, 2048, 8192, 16384])
-    parser.add_argument("--contenders", nargs="*", default=CONTENDERS, choices=CONTENDERS)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for the rounds of a case")
-    parser.add_argument("--limit", type=float, default=540.0, help="seconds after which no case is begun")
-    parser.add_argument("--graphs", action=argparse.BooleanOptionalAction, default=False, help="replays as well")
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--tiny", action="store_true", help="a layer of 32 features")
-    return parser.parse_args(arguments)
+    given = parser(__doc__)
+    given.add_argument("--cases", nargs="*", default=[], metavar="'8b mlp 2048 forward'", help="flags of cases' names")
+    given.add_argument("--lengths", nargs="*", type=int, default=[512, 2048, 8192, 16384])
+    given.add_argument("--contenders", nargs="*", default=CONTENDERS, choices=CONTENDERS)
+    given.add_argument("--seconds", type=float, default=3.0, help="for the rounds of a case")
+    given.add_argument("--limit", type=float, default=540.0, help="seconds after which no case is begun")
+    given.add_argument("--graphs", action=argparse.BooleanOptionalAction, default=False, help="replays as well")
+    given.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    given.add_argument("--tiny", action="store_true", help="a layer of 32 features")
+    return given.parse_args(arguments)
 
 
 def rows_of(options: argparse.Namespace, ranks: Ranks) -> list[Row]:
@@ -469,7 +457,7 @@ def rows_of(options: argparse.Namespace, ranks: Ranks) -> list[Row]:
                 f"{took:6.1f} s  {line(row, 'us')}" + "".join(f"\n  {n}: {p}" for n, p in row["problems"].items())
             )
             if ranks.rank == 0:
-                write(options.out, rows, gpus=ranks.count, ranks=ranks.count, backend=options.device)
+                write(options.out, "install", rows, gpus=ranks.count, ranks=ranks.count, backend=options.device)
             gc.collect()
             if options.device == "cuda":
                 torch.cuda.empty_cache()

@@ -1,4 +1,6 @@
-"""Operators drawn as text, proved, run and held against what they mean: `python -m benchmarks.program_fuzz --seeds 0:2000`.
+"""Operators drawn as text, proved, run and held against what they mean.
+
+    python -m benchmarks.compiler.program_fuzz --seeds 0:2000
 
 Counts are merged in OUT, hundred seeds by hundred; what this commit has drawn before is not drawn again. What is proved and
 wrong, and what is right and refused without a reason in the open list, is printed with its text.
@@ -6,10 +8,8 @@ wrong, and what is right and refused without a reason in the open list, is print
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,13 +18,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import RESULTS, about, parser
 from tests.fuzz.programs.drawing import drawn
 from tests.fuzz.programs.judging import Case, Judgement, judge
 from tests.fuzz.programs.reasons import reason_of
 from tests.fuzz.programs.shrinking import shrunk
-from tilelink.bench.running import commit
+from tilelink.bench import commit
 
-OUT = Path(__file__).parent / "results" / "program-fuzz-cpu.json"
+OUT = RESULTS / "program-fuzz-cpu.json"
 BLOCK = 100
 """Seeds that one process draws."""
 PATIENCE = 90.0
@@ -103,8 +104,7 @@ def rows_of(seeds: range) -> list[dict[str, Any]]:
 def merged(out: Path, seeds: range, tally: Tally) -> dict[str, Any]:
     """All ranges of OUT that the new one does not overlap, the new one, and their sums."""
     kept = {k: v for k, v in _ranges(out).items() if not set(seeds) & set(_seeds(k))}
-    versions = {n: version(n) for n in ("torch", "triton", "numpy")}
-    mine = {"commit": commit(), "python": sys.version.split()[0], **versions, **tally.report()}
+    mine = {**about(numpy=version("numpy")), **tally.report()}
     ranges = {**kept, f"{seeds.start}:{seeds.stop}": mine}
     total: Counter[str] = Counter()
     for found in ranges.values():
@@ -147,17 +147,16 @@ def _sign(found: Judgement) -> tuple[object, ...]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="0:1000", help="first:stop")
-    parser.add_argument("--seed", type=int, help="show one whole, and write nothing")
-    parser.add_argument(
+    made = parser(__doc__, OUT)
+    made.add_argument("--seeds", default="0:1000", help="first:stop")
+    made.add_argument("--seed", type=int, help="show one whole, and write nothing")
+    made.add_argument(
         "--shrink", action="store_true", help="of --seed: make it smaller, as long as the same becomes of it"
     )
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--again", action="store_true", help="draw what this commit has drawn before, too")
-    parser.add_argument("--quiet", action="store_true", help="print no texts")
-    given = parser.parse_args()
+    made.add_argument("--jobs", type=int, default=1)
+    made.add_argument("--again", action="store_true", help="draw what this commit has drawn before, too")
+    made.add_argument("--quiet", action="store_true", help="print no texts")
+    given = made.parse_args()
     if given.seed is not None:
         shown(given.seed, given.shrink)
         return 0

@@ -1,6 +1,6 @@
 """What a GPU machine shows: correctness of every operator, placement and shape. (`tilelink bench` measures.)
 
-    torchrun --nproc-per-node=4 benchmarks/gpu_check.py --out results.json [--only ragged mlp calls graphs]
+    torchrun --nproc-per-node=4 -m benchmarks.gpu.placements --out benchmarks/results [--only ragged mlp calls graphs]
 
 Rank r's input is scaled by r + 1, results are poisoned with NaN before each run, errors are relative Frobenius norms
 against fp32. `TILELINK_BACKEND=nvshmem` runs the same on NVSHMEM's device library, `TILELINK_SHARE_GPUS=1` on fewer GPUs.
@@ -8,20 +8,16 @@ against fp32. `TILELINK_BACKEND=nvshmem` runs the same on NVSHMEM's device libra
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.cases import BIG, SMALL, SUBJECTS, Machine, Tiles, error
-from benchmarks.judging import Row, Sheet, judged
+from benchmarks.gpu.matmuls import BIG, SMALL, SUBJECTS, Tiles
+from benchmarks.harness import Machine, Row, Sheet, captured, judged, parser
+from benchmarks.operator_cases import error
 from tilelink.bench.workloads import MLPS, RAGGED
 from tilelink.errors import TilelinkError
 
@@ -108,11 +104,7 @@ def _replayed(machine: Machine, subject: Any, op: Any) -> float:
     case = subject.make(machine, 2048, 1024, 512, 1)
     out = op(*case.arguments, **case.given)
     op(*case.arguments, out=out, **case.given)
-    torch.cuda.synchronize()
-    dist.barrier()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        op(*case.arguments, out=out, **case.given)
+    graph, _ = captured(lambda: op(*case.arguments, out=out, **case.given))
     worst = 0.0
     for replay in range(20):
         fresh = subject.make(machine, 2048, 1024, 512, 1000 * replay)
@@ -127,17 +119,12 @@ def _replayed(machine: Machine, subject: Any, op: Any) -> float:
     return worst
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--only", nargs="*", default=["ragged", "mlp", "calls", "graphs"])
-    parser.add_argument("--schedules", nargs="*", default=[])
-    parser.add_argument("--calls", type=int, default=1000)
-    return parser.parse_args()
-
-
 def main() -> int:
-    options = arguments()
+    given = parser(__doc__)
+    given.add_argument("--only", nargs="*", default=["ragged", "mlp", "calls", "graphs"])
+    given.add_argument("--schedules", nargs="*", default=[])
+    given.add_argument("--calls", type=int, default=1000)
+    options = given.parse_args()
 
     def check(sheet: Sheet) -> None:
         ranks, chosen = sheet.machine.ranks, set(options.schedules)
@@ -153,7 +140,7 @@ def main() -> int:
             sheet.say(f"== {name}: {time.time() - started:.0f} s")
             sheet.save()
 
-    return judged(check, options.out)
+    return judged("placements", check, options.out)
 
 
 if __name__ == "__main__":

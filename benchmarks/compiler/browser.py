@@ -1,6 +1,6 @@
 """Looks at the live page in a real browser, as a person would: pictures of it, and how long it takes to answer.
 
-    python benchmarks/browser.py --out out/browser
+    python -m benchmarks.compiler.browser --out out/browser
 
 Chromium comes from the system's packages (`apt-get install chromium`); tornado, which speaks to it, with Jupyter's client.
 """
@@ -27,7 +27,7 @@ from tilelink.explore.live import Asked, Watched
 from tilelink.explore.model import Machine
 from tilelink.explore.serving import serving
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Browser:
@@ -129,7 +129,7 @@ async def look(port: int, address: str, file: Path, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/browser"))
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)

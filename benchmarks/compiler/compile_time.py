@@ -1,6 +1,6 @@
 """What the compiler half costs: planning, verifying, emitting, a first call, and simulating. No GPU.
 
-python benchmarks/compile_time.py --out benchmarks/results/compiler-cpu.json    (make bench-compiler)
+    python -m benchmarks.compiler.compile_time    (make bench-compiler)
 
 Everything is measured on one core, in seconds of its time, so that other work on the machine counts for little; the
 best of several rounds, each from nothing. It ends with 1 if something exceeds its limit.
@@ -8,15 +8,10 @@ best of several rounds, each from nothing. It ends with 1 if something exceeds i
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 import tilelink
+from benchmarks.harness import RESULTS, about, parser, processor, save
 from benchmarks.operator_cases import CASES, Draw
 from tests.mapping.plans import verify
 from tilelink import Operator, ops
-from tilelink.bench.running import commit
 from tilelink.frontend import trace
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
@@ -142,17 +137,6 @@ def measured(rounds: int) -> list[Row]:
     return [*rows, *simulating(rounds)]
 
 
-def about() -> dict[str, str]:
-    model = [s for s in Path("/proc/cpuinfo").read_text().splitlines() if s.startswith("model name")]
-    return {
-        "cpu": model[0].partition(":")[2].strip() if model else platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": importlib.metadata.version("triton"),
-        "commit": commit(),
-    }
-
-
 def show(rows: list[Row]) -> None:
     table = Table("stage", "of", "ms", "limit")
     for r in rows:
@@ -160,13 +144,15 @@ def show(rows: list[Row]) -> None:
     Console().print(table)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="a JSON file to write")
-    parser.add_argument("--rounds", type=int, default=10)
-    options = parser.parse_args()
+def main() -> int:
+    given = parser(__doc__, RESULTS / "compile-time-cpu.json")
+    given.add_argument("--rounds", type=int, default=10)
+    options = given.parse_args()
     rows = measured(options.rounds)
     show(rows)
-    if options.out:
-        options.out.write_text(json.dumps({"about": about(), "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-    sys.exit(not all(r.ok for r in rows))
+    save(options.out, about(cpu=processor()), {"rows": [asdict(r) for r in rows]})
+    return 0 if all(r.ok for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Check the backends on GPUs, and measure their copies; one process per GPU.
 
-    timeout 300 torchrun --standalone --nproc-per-node=4 benchmarks/gpu_backend_check.py --out check.json
+    timeout 300 torchrun --standalone --nproc-per-node=4 -m benchmarks.gpu.backends --out benchmarks/results
 
 Ends with a table, and status 0 if all is well, 1 otherwise (of torchrun too). It cannot hang: kernels poll a bounded
 number of times, a stream that waits too long for a doorbell is released by the host, collectives time out, and a watchdog
@@ -9,13 +9,10 @@ ends the process.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import faulthandler
 import importlib.util
-import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -31,6 +28,7 @@ import triton.language as tl
 from triton.errors import TritonError
 from triton.language import core
 
+from benchmarks.harness import parser, table, write
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import environment, kernels
@@ -379,9 +377,14 @@ class Report:
         self.results.append(Result(name, True, max(found), detail))
 
     def finish(self) -> None:
-        if self._out is not None:
-            save(self._out, self.results)
-        show(self.results)
+        write(
+            self._out,
+            "backends",
+            [asdict(r) for r in self.results],
+            gpus=dist.get_world_size(),
+            backend="peer and nvshmem",
+        )
+        table([(r.check, r.ok, r.seconds, r.detail) for r in self.results])
         sys.stdout.flush()
 
     def _fail(self, name: str, seconds: float, problem: str) -> None:
@@ -428,33 +431,8 @@ def check_all(report: Report) -> None:
     report.run("nvshmem: stop", stop)
 
 
-def show(results: list[Result]) -> None:
-    width = max(len(result.check) for result in results)
-    for result in results:
-        print(f"{'ok    ' if result.ok else 'FAILED'} {result.check:{width}} {result.seconds:7.2f} s  {result.detail}")
-
-
-def save(path: Path, results: list[Result]) -> None:
-    machine = {
-        "gpu": torch.cuda.get_device_name(),
-        "gpus": dist.get_world_size(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "python": platform.python_version(),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    record = {
-        "ok": all(result.ok for result in results),
-        "machine": machine,
-        "checks": [asdict(result) for result in results],
-    }
-    path.write_text(json.dumps(record, indent=1) + "\n")
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the results there as JSON")
-    out: Path | None = parser.parse_args().out
+    out: Path | None = parser(__doc__).parse_args().out
     place = environment.distributed()
     if place is None or not torch.cuda.is_available():
         print("start with torchrun on a machine with GPUs", file=sys.stderr)

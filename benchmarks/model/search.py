@@ -1,4 +1,4 @@
-"""How near a search comes to the best of schedules that were all measured: `python -m benchmarks.search_recorded`.
+"""How near a search comes to the best of schedules that were all measured: `python -m benchmarks.model.search`.
 
 Of `results/schedules-h200-2.json`, shape by shape, a method may look at a tenth of the schedules, rounded up. `over`: by how much
 the best that it has seen is slower than the best of all; of `random` the mean and the 95th percentile over many seeds.
@@ -6,7 +6,6 @@ the best that it has seen is slower than the best of all; of `random` the mean a
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cost_agreement import H200, RESULTS, placed
+from benchmarks.harness import RESULTS, about, parser, save
+from benchmarks.model.agreement import H200, placed
 from tilelink import Operator
-from tilelink.bench.running import commit
 from tilelink.cost import H200 as MACHINE
 from tilelink.explore.cases import Case
 from tilelink.ir.schedule import Schedule
@@ -121,9 +120,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT)
-    out: Path = parser.parse_args().out
+    out: Path = parser(__doc__, OUT).parse_args().out
     made = rows()
     guided = [row["over"]["model"] for row in made]
     summary = {
@@ -135,7 +132,7 @@ def main() -> int:
         },
         "random": {"mean": round(float(np.mean([row["over"]["random"]["mean"] for row in made])), 4)},
     }
-    out.write_text(json.dumps({"commit": commit(), "summary": summary, "rows": made}, indent=1) + "\n")
+    save(out, about(gpu=H200.name, ranks=made[0]["ranks"]), {"summary": summary, "rows": made})
     print(json.dumps(summary, indent=1))
     for row in made:
         sizes = "x".join(map(str, row["sizes"].values()))
