@@ -81,7 +81,7 @@ def compiling(operator: Operator, rounds: int) -> Iterable[Row]:
     topology = Topology(RANKS, "peer", "peer", H200)
     shapes = SHAPES.get(operator.name, SHAPES["gemm_rs"])
     tensors = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
-    bound = bind(operator.name, operator.signature, tensors, {}, topology, operator.loc)
+    bound = bind(operator, tensors, {}, topology)
     plan = planned(operator, bound, topology)
     subject = f"{operator.name}, M={M} on {RANKS} ranks"
     yield Row("plan and verify", subject, seconds(lambda: verify(planned(operator, bound, topology)), rounds), 0.1)
@@ -95,7 +95,7 @@ def on_four(name: str, limit: float, rounds: int) -> Iterable[Row]:
     subject = f"{name} on {FOUR} ranks"
 
     def bound() -> Bound:
-        return bind(name, operator.signature, list(call.arguments), call.given, topology, operator.loc)
+        return bind(operator, list(call.arguments), call.given, topology)
 
     found = bound()
     yield Row(
@@ -105,7 +105,7 @@ def on_four(name: str, limit: float, rounds: int) -> Iterable[Row]:
     yield Row(
         "first call, without Triton",
         subject,
-        seconds(lambda: operator.schedule().compiler.compiled(bound(), topology).on(0), rounds),
+        seconds(lambda: operator.schedule().compiler.compiled(bound()).on(0), rounds),
         FIRST,
     )
 

@@ -74,20 +74,19 @@ def rows() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for (name, m, n, k, ranks), recorded in shapes().items():
         case = Case(recorded[0][0], (("M", m), ("N", n), ("K", k)), ranks)
-        topology = Topology(ranks, "peer", device=H200)
-        bound = case.bound(topology)
+        bound = case.bound(Topology(ranks, "peer", device=H200))
         us: dict[Schedule, float] = {}
         estimated: dict[Schedule, float] = {}
         said: dict[Schedule, str] = {}
         for operator, text, measured in recorded:
-            trial = modelled(operator.compiler, bound, topology, MACHINE)
+            trial = modelled(operator.compiler, bound, MACHINE)
             if trial.us is not None:
                 us[trial.schedule], estimated[trial.schedule], said[trial.schedule] = measured, trial.us, text
 
         def estimates(schedules: Sequence[Schedule], known: dict[Schedule, float] = estimated) -> list[float]:
             return [known[s] for s in schedules]
 
-        problem = problem_of(name, case.operator.signature, bound, topology)
+        problem = problem_of(case.operator, bound)
 
         def candidates(seed: int, problem: Any = problem, us: Any = us, estimates: Any = estimates) -> Recorded:
             study, all_of = Study(problem, "gpu", "model", {}), tuple(us)

@@ -71,7 +71,7 @@ def test_the_file_is_read() -> None:
 def test_a_tensor_on_the_wrong_device() -> None:
     """Asked as a GPU backend does, of tensors that every machine has."""
     with pytest.raises(tilelink.TilelinkError) as caught:
-        check_devices("op", GOOD[0].tensors[0], True, wrong.op.loc)
+        check_devices(wrong.op, GOOD[0].tensors[0], True)
     assert str(caught.value).replace(ROOT, "") == (
         "TL225: argument 1 of `op` is on cpu\n"
         "  --> tests/operators/wrong.py:30\n"

@@ -33,6 +33,10 @@ STARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "plan": (command("plan", "ag_gemm", *SHAPE), ("torch", "sympy", "matplotlib", "tilelink.bench")),
     "verify": (command("verify", "ag_gemm", *SHAPE), ("torch", "sympy", "matplotlib", "tilelink.bench")),
     "emit": (command("emit", "ag_gemm", *SHAPE), ("torch", "sympy", "matplotlib", "tilelink.bench")),
+    "emit, by a library": (
+        command("emit", "ag_attention", "--shape", "S=512,h=8,g=2,D=64", "--target", "h200"),
+        ("torch", "sympy", "matplotlib"),
+    ),
     "ops": ("import tilelink.ops", ("torch", "sympy", "matplotlib", "rich")),
     **{room: (f"import tilelink.{room}", HEAVY) for room in ("frontend", "ir", "mapping", "proof", "codegen", "cost")},
 }

@@ -26,8 +26,8 @@ H200 = Device("H200", 132, capability=90)
 def stages(placed: Placed) -> Compiled:
     shapes = [(64, 64), (64, 64)] if placed.kind is AG else [(256, 64), (64, 64)]
     op = placed.operator
-    bound = bind(op.name, op.signature, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], {}, Topology(4), op.loc)
-    return op.compiler.compiled(bound, Topology(4, "peer", device=H200))
+    tensors = [torch.empty(s, dtype=torch.bfloat16) for s in shapes]
+    return op.compiler.compiled(bind(op, tensors, {}, Topology(4, "peer", device=H200)))
 
 
 TRACE = {"trace", "trace_tiles", "trace_tile"}

@@ -122,18 +122,11 @@ def test_what_was_measured_farther_away_counts_where_no_estimate_does(table: lis
 
 def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of both forms: where the table says so, a call runs the unfused form, and not the tile programs, or the other way."""
-    bound = bind(
-        "ag_gemm",
-        ops.ag_gemm.signature,
-        [torch.empty(s) for s in ((1024, 4096), (4096, 5504))],
-        {},
-        H200,
-        unscheduled().loc,
-    )
     op = unscheduled()
-    chosen = op.calls.choice(bound, H200, plain=True)
+    bound = bind(op, [torch.empty(s) for s in ((1024, 4096), (4096, 5504))], {}, H200)
+    chosen = op.calls.choice(bound, plain=True)
     assert not chosen.schedule.unfused
-    problem = problem_of("ag_gemm", op.signature, bound, H200)
+    problem = problem_of(op, bound)
     for schedule in (Schedule(unfused=True), LARGE):
         found = Entry(problem, schedule, 1.0, None, "on a day")
         for entries, wanted in (
@@ -141,25 +134,25 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
             ([replace(found, problem=replace(problem, ranks=2))], chosen.schedule),
         ):
             monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda entries=entries: entries)
-            assert op.calls.choice(bound, H200, plain=True).schedule == wanted
+            assert op.calls.choice(bound, plain=True).schedule == wanted
     monkeypatch.setattr(
         "tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, Schedule(unfused=True), 1.0, None, "")]
     )
-    assert op.calls.choice(bound, H200, plain=False).schedule == op.schedules  # nobody can run it
+    assert op.calls.choice(bound, plain=False).schedule == op.schedules  # nobody can run it
 
 
 def test_on_shared_gpus_nothing_is_estimated_and_nothing_measured_on_whole_ones_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     op, shared = unscheduled(), replace(H200, shared=True)
-    bound = bind("ag_gemm", op.signature, [torch.empty(16, 4096), torch.empty(4096, 5504)], {}, H200, op.loc)
-    problems = [problem_of("ag_gemm", op.signature, bound, where) for where in (H200, shared)]
+    bound = bind(op, [torch.empty(16, 4096), torch.empty(4096, 5504)], {}, H200)
+    problems = [problem_of(op, replace(bound, topology=where)) for where in (H200, shared)]
     assert [p.gpu for p in problems] == ["NVIDIA H200", "NVIDIA H200, shared"]
-    assert op.calls.choice(bound, H200, plain=True).schedule.unfused
+    assert op.calls.choice(bound, plain=True).schedule.unfused
     entries = [Entry(problems[0], LARGE, 1.0, None, "on a day")]
     monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: entries)
-    assert op.calls.choice(bound, H200, plain=True).schedule == LARGE
-    assert str(op.calls.choice(bound, shared, plain=True)) == (
+    assert op.calls.choice(bound, plain=True).schedule == LARGE
+    assert str(op.calls.choice(replace(bound, topology=shared), plain=True)) == (
         "overlapped: as the operator comes: ranks share GPUs, whose kernels take turns"
     )
 
@@ -449,26 +442,26 @@ def test_what_is_split_at_run_time_runs_as_it_comes(name: str) -> None:
 
 
 def test_plain_forms_know_even_parts_only() -> None:
-    def of(m: int) -> Bound:
-        return Bound((("M", m), ("K", 8), ("N", 8)), ("bf16", "bf16"), (), ())
+    def of(m: int, ranks: int) -> Bound:
+        return Bound((("M", m), ("K", 8), ("N", 8)), ("bf16", "bf16"), (), (), Topology(ranks))
 
-    assert even(ops.ag_gemm.signature, of(8), Topology(4))
-    assert not even(ops.ag_gemm.signature, of(7), Topology(4))
-    assert not even(ops.gemm_rs.signature, of(6), Topology(4))
-    assert even(ops.ag_gemm.signature, of(7), Topology(4), ops.ag_gemm.uneven)
-    assert even(ops.gemm_rs.signature, of(6), Topology(3), ops.gemm_rs.uneven)  # 8 columns on 3 ranks
-    assert not even(ops.gemm_rs.signature, of(6), Topology(3), frozenset("M"))
+    assert even(ops.ag_gemm.signature, of(8, 4))
+    assert not even(ops.ag_gemm.signature, of(7, 4))
+    assert not even(ops.gemm_rs.signature, of(6, 4))
+    assert even(ops.ag_gemm.signature, of(7, 4), ops.ag_gemm.uneven)
+    assert even(ops.gemm_rs.signature, of(6, 3), ops.gemm_rs.uneven)  # 8 columns on 3 ranks
+    assert not even(ops.gemm_rs.signature, of(6, 3), frozenset("M"))
 
 
 def test_ranks_along_several_axes_are_another_problem() -> None:
-    def along(data: int, tensor: int) -> Topology:
-        return Topology(data * tensor, axes=(RankAxis("DP", data), RankAxis("TP", tensor)))
+    def along(data: int, tensor: int) -> Bound:
+        topology = Topology(data * tensor, axes=(RankAxis("DP", data), RankAxis("TP", tensor)))
+        return Bound((("S", 12), ("K", 8), ("N", 12)), ("bf16", "bf16"), (), (), topology)
 
-    bound = Bound((("S", 12), ("K", 8), ("N", 12)), ("bf16", "bf16"), (), ())
-    assert even(linear.signature, bound, along(2, 4))
-    assert not even(linear.signature, bound, along(3, 2))  # K
-    assert not even(linear.signature, bound, along(2, 8))  # S and N
-    problems = {problem_of("linear", linear.signature, bound, along(*axes)) for axes in ((2, 4), (4, 2))}
+    assert even(linear.signature, along(2, 4))
+    assert not even(linear.signature, along(3, 2))  # K
+    assert not even(linear.signature, along(2, 8))  # S and N
+    problems = {problem_of(linear, along(*axes)) for axes in ((2, 4), (4, 2))}
     assert len(problems) == 2
 
 
@@ -510,7 +503,7 @@ def test_attention_runs_by_a_library_where_it_can_and_says_why_not() -> None:
     assert flash_of(attended(ops.ag_attention, replace(H200, backend="simulated"))) == ("workers", ())
     heads = "torch's kernels take heads of multiples of 8 elements up to 256, and these have 20"
     assert flash_of(attended(ops.ag_attention, D=20)) == ("workers", (f"flash: not by {name}, because {heads}",))
-    narrow = "torch's kernels attend in bf16 and fp16, and this is float32"
+    narrow = "torch's kernels attend in bf16 and fp16, and this is f32"
     assert flash_of(attended(ops.ag_attention, dtype="f32")) == (
         "workers",
         (f"flash: not by {name}, because {narrow}",),
@@ -531,10 +524,10 @@ def test_a_measured_library_gives_way_where_it_cannot_run(monkeypatch: pytest.Mo
     """Tables hold for sizes nearby."""
     placed = Schedule().merged({"flash": library("tilelink.libraries.attention", T="T/R")})
     op = ops.ring_attention
-    problem = problem_of(op.name, op.signature, _bound(op, 64), H200)
+    problem = problem_of(op, _bound(op, 64))
     monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, placed, 1.0, None, "on a day")])
-    assert op.calls.choice(_bound(op, 64), H200, plain=False).schedule == placed
-    choice = op.calls.choice(_bound(op, 60), H200, plain=False)
+    assert op.calls.choice(_bound(op, 64), plain=False).schedule == placed
+    choice = op.calls.choice(_bound(op, 60), plain=False)
     assert choice.schedule == op.schedules
     assert choice.why == (
         "as the operator comes: torch's kernels take heads of multiples of 8 elements up to 256, and these have 60"
@@ -543,4 +536,4 @@ def test_a_measured_library_gives_way_where_it_cannot_run(monkeypatch: pytest.Mo
 
 def _bound(operator: Operator, d: int) -> Bound:
     tensors = [torch.empty(1024, 4, d, dtype=torch.bfloat16)] * 3
-    return bind(operator.name, operator.signature, tensors, {}, H200, operator.loc)
+    return bind(operator, tensors, {}, H200)

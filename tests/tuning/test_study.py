@@ -21,11 +21,12 @@ from tilelink.explore.views import html_of
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
+from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.mapping.judge import judged
-from tilelink.pipeline.tuning import modelled, topology_on
+from tilelink.pipeline.tuning import modelled
 from tilelink.tuning.methods import Method
-from tilelink.tuning.search import Alone, Limits, Search
+from tilelink.tuning.search import Limits, Search
 from tilelink.tuning.study import Study, Trial
 from tilelink.tuning.tables import Problem
 
@@ -64,8 +65,9 @@ def test_all_schedules_of_a_space_are_tried_and_the_best_is_the_best(everything:
     assert everything.best.us == min(t.us for t in everything.trials if t.us is not None)
     for trial in everything.trials[:3]:
         compiler = ops.ag_gemm.with_schedule(trial.schedule).compiler
-        _, bound, topology = ops.ag_gemm.calls.planned_for(LARGE, None, topology_on(H200, RANKS), {})
-        assert modelled(compiler, bound, topology) == trial
+        topology = Topology(RANKS, "peer", device=H200.device())
+        _, bound = ops.ag_gemm.calls.planned_for(LARGE, None, topology, {})
+        assert modelled(compiler, bound) == trial
 
 
 @pytest.mark.parametrize("method", [m for m in get_args(Method) if m != "exhaustive"])
@@ -186,7 +188,7 @@ def test_time_may_run_out_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> Non
 
     study = study_of()
     study.space = SPACE
-    Search(study, Limits("exhaustive", 9.5), Schedule(), (), evaluate, lambda s: 1.0, Alone(), batch=8).run()
+    Search(study, Limits("exhaustive", 9.5), Schedule(), (), evaluate, lambda s: 1.0, batch=8).run()
     assert len(study.trials) == 10  # the one to begin with, a batch of eight, and one of the next eight
     assert study.left == 32 - 8
 

@@ -90,8 +90,8 @@ def test_an_argument_with_axes_in_another_order() -> None:
 def test_an_argument_of_tilelink_empty_is_read_where_it_lies(symmetric: bool) -> None:
     arguments, topology = tensors((17, 16), (16, 32)), Topology(3)
     ranks = [list(mine) for mine in zip(*arguments, strict=True)]
-    bound = bind("ag_gemm", ag_gemm.signature, ranks[0], {}, topology, ag_gemm.loc, lambda t: symmetric)
-    made = ag_gemm.compiler.compiled(bound, topology)
+    bound = bind(ag_gemm, ranks[0], {}, topology, lambda t: symmetric)
+    made = ag_gemm.compiler.compiled(bound)
     x = made.plan.buffer("x")
     assert (x.reached, x.staged) == (True, not symmetric)
     found = validate("ag_gemm", made.lowered, [made.on(rank) for rank in range(3)], ranks)

@@ -163,9 +163,8 @@ def _drawn(low: int, high: int, chosen: random.Random) -> int:
 
 def _gap(case: Case, machine: Machine) -> Anomaly | None:
     """None where there is no plan for such sizes."""
-    topology = case.topology_on(machine)
     try:
-        _, lowered, _ = case.operator.compiler.proved(case.bound(topology), topology)
+        _, lowered, _ = case.operator.compiler.proved(case.bound(case.topology_on(machine)))
     except TilelinkError:
         return None
     found = bound(lowered, machine)

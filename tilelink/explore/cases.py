@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilelink.cost import Machine
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend import sizes_of, trace
+from tilelink.frontend import sizes_of
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import LENGTH
@@ -20,7 +20,7 @@ from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, evalu
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, axes_of, bind_shapes
+from tilelink.pipeline.arguments import Bound, bind_shapes
 from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.grid import grid_of
@@ -236,15 +236,15 @@ class Case:
 
     def compiled(self, topology: Topology) -> Compiled:
         """Plan, verdict and source, made from shapes alone."""
-        return self.operator.compiler.compiled(self.bound(topology), topology)
+        return self.operator.compiler.compiled(self.bound(topology))
 
     def unproven(self, topology: Topology) -> Plan:
         """The plan, whatever the proof would say of it."""
-        return self.operator.compiler.unproven(self.bound(topology), topology)
+        return self.operator.compiler.unproven(self.bound(topology))
 
     def verdict(self, topology: Topology) -> Verdict:
         """Of the plan, whichever it is."""
-        return self.operator.compiler.verdict(self.bound(topology), topology)
+        return self.operator.compiler.verdict(self.bound(topology))
 
     def validation(self, topology: Topology) -> Validation:
         """Of the emitted file, on simulated ranks that are like those of the plan."""
@@ -256,9 +256,8 @@ class Case:
 
     def bound(self, topology: Topology) -> Bound:
         """Sizes, dtypes and layouts of a call."""
-        op = self.operator
-        shapes = [self.local_shape(s, 0) for s in op.signature.inputs]
-        return bind_shapes(op.name, op.signature, shapes, self._dtypes, self.given, topology, op.loc)
+        shapes = [self.local_shape(s, 0) for s in self.operator.signature.inputs]
+        return bind_shapes(self.operator, shapes, self._dtypes, self.given, topology)
 
     @property
     def _dtypes(self) -> list[str]:
@@ -303,10 +302,7 @@ class Case:
 
     def wiring(self) -> Wiring:
         """Tensors and steps, made from sizes alone."""
-        op = self.operator
-        sizes = {n: v for n, v in self.sizes if n in sizes_of(op.signature)}
-        ranks, axes = self.topology.ranks, axes_of(op.name, op.signature, self.topology, op.loc)
-        return trace(op.name, op.fn, op.signature, sizes, self._dtypes, self._constants, op.loc, ranks=ranks, axes=axes)
+        return self.operator.compiler.wiring(self.bound(self.topology))
 
     def _held(self, axis: Axis, rank: int) -> range:
         size = self.size(axis.size)

@@ -132,8 +132,8 @@ def explore_case(
     simulated ranks."""
     limits = limits or Limits("descent" if on == "model" else "model")
     if on == "model":
-        topology = case.topology_on(machine)
-        return modelled_study(case.operator.compiler, case.bound(topology), topology, limits, space, machine)
+        bound = case.bound(case.topology_on(machine))
+        return modelled_study(case.operator.compiler, bound, limits, space, machine)
 
     def rank() -> Study:
         return explored(case.operator.calls, _arguments(case), case.given, on, limits, space)

@@ -176,13 +176,22 @@ PART = 0
 
 
 @dataclass(frozen=True, slots=True)
+class Shaped:
+    """A tensor that need not be there: its shape, its dtype as signatures name it, and the GPU that it is on."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: Device = Device()
+
+
+@dataclass(frozen=True, slots=True)
 class ByRuns:
     """A library function that computes a tile from runs of an axis that the tile does not have: the keys of attention, the
     depth of a product.
 
     `function(*inputs, at=…, **constants)` gives what one run contributes, in whatever form; `merge(parts, out=…)` makes
     the tile of what all its runs gave, in the order in which they were taken. `refuses`: called like the function, with
-    tensors without memory: why the function cannot run so on a GPU, empty where it can.
+    `Shaped` for tensors: why the function cannot run so on a GPU, empty where it can.
     """
 
     function: Callable[..., Any]

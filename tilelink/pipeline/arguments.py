@@ -26,9 +26,19 @@ TRUTH = "u8"
 """What programs know truth values as: a byte each, 0 or 1."""
 
 
+@dataclass(slots=True, eq=False)
+class Declared:
+    """What a user has declared: a body that wires tile programs, its signature, a name, and the line that it is on."""
+
+    fn: Callable[..., Any]
+    signature: Signature
+    name: str
+    loc: Loc
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call's arguments say: global sizes, dtypes, memory layouts, compiled-in constants.
+    """What a call's arguments say: global sizes, dtypes, memory layouts, compiled-in constants; and the ranks that make it.
 
     `exactly`: the constants as they are told apart.
     """
@@ -37,6 +47,7 @@ class Bound:
     dtypes: tuple[str, ...]
     layouts: tuple[Layout, ...]
     constants: tuple[tuple[str, Any], ...] = field(compare=False)
+    topology: Topology
     exactly: tuple[tuple[str, object], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,12 +68,10 @@ def exact(value: Any) -> object:
 
 
 def bind(
-    name: str,
-    signature: Signature,
+    of: Declared,
     tensors: Sequence[Any],
     given: Mapping[str, Any],
     topology: Topology,
-    loc: Loc,
     shared: Callable[[torch.Tensor], bool] = lambda _: False,
     rank: int | None = None,
 ) -> Bound:
@@ -71,62 +80,51 @@ def bind(
     Args:
         tensors: one per input of the signature.
         given: keyword arguments: sizes by dimension name, and the operator's constants.
-        shared: whether a tensor lies in memory of `tilelink.empty`.
         topology: how many ranks there are, and along which axes.
+        shared: whether a tensor lies in memory of `tilelink.empty`.
         rank: whose arguments they are; None: of one rank or another.
 
     Raises:
-        TilelinkError: those of `check_tensors` and `bind_sizes`; TL234 the ranks do not have the signature's axes.
+        TilelinkError: those of `check_tensors` and `bind_shapes`.
     """
     from tilelink.runtime.memory import NAMES
 
-    check_tensors(name, signature, tensors, loc)
-    shapes = [tuple(t.shape) for t in tensors]
-    return Bound(
-        sizes=tuple(bound_sizes(name, signature, shapes, given, topology, loc, rank).items()),
-        dtypes=tuple(NAMES.get(t.dtype, TRUTH) for t in tensors),
-        layouts=tuple(layout(t, shared(whole)) for t, whole in zip(stored(signature, tensors), tensors, strict=True)),
-        constants=tuple(sorted(constants_of(signature, given).items())),
-    )
+    check_tensors(of, tensors)
+    dtypes = [NAMES.get(t.dtype, TRUTH) for t in tensors]
+    layouts = [layout(t, shared(whole)) for t, whole in zip(stored(of.signature, tensors), tensors, strict=True)]
+    return bind_shapes(of, [tuple(t.shape) for t in tensors], dtypes, given, topology, layouts, rank)
 
 
 def bind_shapes(
-    name: str,
-    signature: Signature,
+    of: Declared,
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
     given: Mapping[str, Any],
     topology: Topology,
-    loc: Loc,
+    layouts: Sequence[Layout] | None = None,
+    rank: int | None = None,
 ) -> Bound:
-    """What `bind` says of contiguous, aligned tensors of these shapes and dtypes, none of which there need be.
+    """The same of tensors of these shapes and dtypes, none of which there need be; contiguous and aligned without `layouts`.
 
     Raises:
         TilelinkError: those of `bind_sizes`; TL234 the ranks do not have the signature's axes.
     """
-    return Bound(
-        sizes=tuple(bound_sizes(name, signature, shapes, given, topology, loc).items()),
-        dtypes=tuple(dtypes),
-        layouts=tuple(contiguous(shape, ITEM_BYTES[dtype]) for shape, dtype in zip(shapes, dtypes, strict=True)),
-        constants=tuple(sorted(constants_of(signature, given).items())),
-    )
+    if layouts is None:
+        layouts = [contiguous(shape, ITEM_BYTES[dtype]) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    sizes = bound_sizes(of, shapes, given, topology, rank)
+    constants = tuple(sorted(constants_of(of.signature, given).items()))
+    return Bound(tuple(sizes.items()), tuple(dtypes), tuple(layouts), constants, topology)
 
 
 def bound_sizes(
-    name: str,
-    signature: Signature,
-    shapes: Sequence[Sequence[Any]],
-    given: Mapping[str, Any],
-    topology: Topology,
-    loc: Loc,
-    rank: int | None = None,
+    of: Declared, shapes: Sequence[Sequence[Any]], given: Mapping[str, Any], topology: Topology, rank: int | None = None
 ) -> dict[str, Any]:
     """The global size of every dimension of the inputs, from one rank's shapes; arguments as of `bind`."""
-    dims = sizes_of(signature)
+    dims = sizes_of(of.signature)
     sizes = {k: v for k, v in given.items() if k in dims}
-    axes = axes_of(name, signature, topology, loc)
+    axes = axes_of(of, topology)
     at = None if rank is None else {axis: topology.at(rank, axis) for axis in axes}
-    return bind_sizes(signature, shapes, topology.ranks, sizes, loc=loc, axes=axes, at=at)
+    return bind_sizes(of.signature, shapes, topology.ranks, sizes, loc=of.loc, axes=axes, at=at)
 
 
 def stored(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -142,12 +140,12 @@ def _stored(t: torch.Tensor, without: tuple[int, ...]) -> torch.Tensor:
     return t.view(torch.uint8) if t.dtype == torch.bool else t
 
 
-def in_words(name: str, bound: Bound, fn: Callable[..., Any]) -> str:
-    """A call in words: what has to be the same on all ranks. `fn`: the operator's body, whose defaults are constants too."""
-    given = {p.name: p.default for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
+def in_words(of: Declared, bound: Bound) -> str:
+    """A call in words: what has to be the same on all ranks. Defaults of the operator's body are constants too."""
+    given = {p.name: p.default for p in inspect.signature(of.fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
     constants = {**given, **dict(bound.constants)}
     said = [f"{name}={_without_address(value)}" for name, value in sorted(constants.items())]
-    return f"{name}({', '.join([*(f'{n}={size}' for n, size in bound.sizes), *bound.dtypes, *said])})"
+    return f"{of.name}({', '.join([*(f'{n}={size}' for n, size in bound.sizes), *bound.dtypes, *said])})"
 
 
 def _without_address(value: Any) -> str:
@@ -155,46 +153,46 @@ def _without_address(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def axes_of(name: str, signature: Signature, topology: Topology, loc: Loc) -> dict[str, int]:
+def axes_of(of: Declared, topology: Topology) -> dict[str, int]:
     """How many ranks there are along each of the signature's axes of ranks.
 
     Raises:
         TilelinkError: TL234, they do not have these axes.
     """
-    if signature.axes == (RANK_AXIS,):
+    if of.signature.axes == (RANK_AXIS,):
         return {RANK_AXIS: topology.ranks}
     have = tuple(a.name for a in topology.axes)
-    if have != signature.axes:
+    if have != of.signature.axes:
         shown = "no axes" if not have else f"the axes {' and '.join(have)}"
-        sizes = ", ".join(f'"{axis}": …' for axis in signature.axes)
+        sizes = ", ".join(f'"{axis}": …' for axis in of.signature.axes)
         raise TilelinkError(
             "TL234",
-            f"`{name}` runs on ranks along {' and '.join(signature.axes)}",
-            loc=loc,
+            f"`{of.name}` runs on ranks along {' and '.join(of.signature.axes)}",
+            loc=of.loc,
             why=f"the {topology.ranks} ranks that call it have {shown} here",
             hint=f"pass group=tilelink.group(axes={{{sizes}}}), or launch with these axes",
         )
-    return {axis: topology.size(axis) for axis in signature.axes}
+    return {axis: topology.size(axis) for axis in of.signature.axes}
 
 
-def check_tensors(name: str, signature: Signature, tensors: Sequence[Any], loc: Loc) -> None:
+def check_tensors(of: Declared, tensors: Sequence[Any]) -> None:
     """Number, kind and dtypes of the arguments.
 
     Raises:
         TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
             TL224 a dtype that contradicts the signature, TL227 dtypes that differ, TL247 a negated view.
     """
-    if len(tensors) != len(signature.inputs):
+    if len(tensors) != len(of.signature.inputs):
         raise TilelinkError(
             "TL221",
-            f"`{name}` takes {len(signature.inputs)} tensors and got {len(tensors)}",
-            loc=loc,
-            why=f"its signature is `{signature}`",
+            f"`{of.name}` takes {len(of.signature.inputs)} tensors and got {len(tensors)}",
+            loc=of.loc,
+            why=f"its signature is `{of.signature}`",
             hint="pass one tensor per input, in that order",
         )
     for k, t in enumerate(tensors):
-        _check_tensor(name, signature, k, t, loc)
-    _check_dtypes(name, signature, tensors, loc)
+        _check_tensor(of, k, t)
+    _check_dtypes(of, tensors)
 
 
 def constants_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,33 +201,33 @@ def constants_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, An
     return {k: v for k, v in given.items() if k not in dims}
 
 
-def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> None:
+def _check_tensor(of: Declared, k: int, t: Any) -> None:
     import torch
 
     from tilelink.runtime.memory import NAMES
 
-    shape = signature.inputs[k]
+    shape = of.signature.inputs[k]
     if not isinstance(t, torch.Tensor):
         raise TilelinkError(
             "TL222",
-            f"argument {k + 1} of `{name}` is {with_article(type(t).__name__)}, not a tensor",
-            loc=loc,
+            f"argument {k + 1} of `{of.name}` is {with_article(type(t).__name__)}, not a tensor",
+            loc=of.loc,
             why=f"its shape is `{shape}`",
             hint="pass a torch tensor (in the simulated backend also a list with one tensor per rank)",
         )
     if t.layout is not torch.strided:
         raise TilelinkError(
             "TL222",
-            f"argument {k + 1} of `{name}` is a sparse tensor",
-            loc=loc,
+            f"argument {k + 1} of `{of.name}` is a sparse tensor",
+            loc=of.loc,
             why="tiles are cut from memory in which every element has a place",
             hint="pass its dense form",
         )
     if t.is_neg():
         raise TilelinkError(
             "TL247",
-            f"argument {k + 1} of `{name}` is a view that torch negates where it reads it",
-            loc=loc,
+            f"argument {k + 1} of `{of.name}` is a view that torch negates where it reads it",
+            loc=of.loc,
             why="programs read memory, which holds the values before: such as the imaginary part of a conjugate",
             hint="pass `.resolve_neg()` of it",
         )
@@ -239,8 +237,8 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
     if t.dtype not in NAMES:
         raise TilelinkError(
             "TL223",
-            f"argument {k + 1} of `{name}` has dtype {str(t.dtype).removeprefix('torch.')}",
-            loc=loc,
+            f"argument {k + 1} of `{of.name}` has dtype {str(t.dtype).removeprefix('torch.')}",
+            loc=of.loc,
             why="tiles hold real numbers and integers of up to 64 bits",
             hint=f"pass `.to(torch.uint8)` of it, or name `{TRUTH}` in the signature, which takes truth values, too"
             if truth
@@ -249,25 +247,25 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
     if shape.dtype is not None and NAMES[t.dtype] != shape.dtype:
         raise TilelinkError(
             "TL224",
-            f"argument {k + 1} of `{name}` is {NAMES[t.dtype]} and its signature says {shape.dtype}",
-            loc=loc,
+            f"argument {k + 1} of `{of.name}` is {NAMES[t.dtype]} and its signature says {shape.dtype}",
+            loc=of.loc,
             why=f"its shape is `{shape}`",
             hint="convert it, or change the signature",
         )
 
 
-def _check_dtypes(name: str, signature: Signature, tensors: Sequence[torch.Tensor], loc: Loc) -> None:
+def _check_dtypes(of: Declared, tensors: Sequence[torch.Tensor]) -> None:
     """Inputs whose signature names no dtype share one: tiles of two dtypes do not multiply."""
     from tilelink.runtime.memory import NAMES
 
-    free = [(k, t) for k, (t, s) in enumerate(zip(tensors, signature.inputs, strict=True)) if s.dtype is None]
+    free = [(k, t) for k, (t, s) in enumerate(zip(tensors, of.signature.inputs, strict=True)) if s.dtype is None]
     for k, t in free:
         first, other = free[0][1].dtype, t.dtype
         if other != first:
             raise TilelinkError(
                 "TL227",
-                f"argument {k + 1} of `{name}` is {NAMES[other]} and argument {free[0][0] + 1} is {NAMES[first]}",
-                loc=loc,
+                f"argument {k + 1} of `{of.name}` is {NAMES[other]} and argument {free[0][0] + 1} is {NAMES[first]}",
+                loc=of.loc,
                 why="inputs whose signature names no dtype have one dtype: their tiles meet in one expression",
                 hint="convert one of them, or name the dtype in the signature",
             )
@@ -290,7 +288,7 @@ def contiguous(shape: Sequence[int], item: int) -> Layout:
     return Layout(unit, all(s * item % 16 == 0 for a, s in enumerate(strides) if a != unit), True)
 
 
-def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc: Loc) -> None:
+def check_devices(of: Declared, tensors: Sequence[torch.Tensor], on_gpu: bool) -> None:
     """Every tensor lies where the backend computes.
 
     Raises:
@@ -301,19 +299,18 @@ def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc:
             where = "the GPU of its rank" if on_gpu else "the CPU"
             raise TilelinkError(
                 "TL225",
-                f"argument {k + 1} of `{name}` is on {t.device}",
-                loc=loc,
+                f"argument {k + 1} of `{of.name}` is on {t.device}",
+                loc=of.loc,
                 why=f"in this backend kernels read tensors on {where}",
                 hint=f"move it to {where}",
             )
 
 
 def check_results(
-    name: str,
+    of: Declared,
     outs: Sequence[Any],
     results: Sequence[tuple[str, tuple[int, ...], torch.dtype]],
     device: torch.device,
-    loc: Loc,
 ) -> None:
     """What is passed as `out` can hold the results, of which it may name the first ones or skip some by None.
 
@@ -326,8 +323,8 @@ def check_results(
     if len(outs) > len(results):
         raise TilelinkError(
             "TL226",
-            f"`out` of `{name}` has {len(outs)} tensors",
-            loc=loc,
+            f"`out` of `{of.name}` has {len(outs)} tensors",
+            loc=of.loc,
             why=f"there are {len(results)} results",
             hint="pass one for each, or none",
         )
@@ -336,8 +333,8 @@ def check_results(
         if got:
             raise TilelinkError(
                 "TL226",
-                f"`out` of `{name}` is {got}",
-                loc=loc,
+                f"`out` of `{of.name}` is {got}",
+                loc=of.loc,
                 why=f"the result on this rank is a contiguous {shape} of {dtype}",
                 hint="pass such a tensor, or none",
             )

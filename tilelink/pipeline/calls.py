@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -157,7 +158,7 @@ class Calls:
         if out is None:
             return found
         values = list(_tuple(found))
-        check_results(name, outs, [("", tuple(v.shape), v.dtype) for v in values], tensors[0].device, loc)
+        check_results(self.compiler, outs, [("", tuple(v.shape), v.dtype) for v in values], tensors[0].device)
         for k, target in enumerate(outs):
             if target is not None:
                 values[k] = target.copy_(values[k])
@@ -169,19 +170,19 @@ class Calls:
         if schedule == self.compiler.schedule:
             return self
         if schedule not in self._variants:
-            compiler = self.compiler.with_schedule(schedule)
+            compiler = replace(self.compiler, schedule=schedule)
             self._variants[schedule] = Calls(compiler, self.reference, self.uneven, scheduled=True)
         return self._variants[schedule]
 
-    def choice(self, bound: Bound, topology: Topology, *, plain: bool) -> Choice:
+    def choice(self, bound: Bound, *, plain: bool) -> Choice:
         """How a call like this one runs, and why. `plain`: there is an unfused form that can run."""
         compiler = self.compiler
         if self.scheduled:
             return Choice(compiler.schedule, "as it is scheduled")
-        problem = problem_of(compiler.name, compiler.signature, bound, topology)
+        problem = problem_of(compiler, bound)
 
         def plan(schedule: Schedule) -> Plan:
-            return self.variant(schedule).compiler.compiled(bound, topology).plan
+            return self.variant(schedule).compiler.compiled(bound).plan
 
         return choose(problem, compiler.schedule, plan, plain=plain)
 
@@ -192,29 +193,25 @@ class Calls:
             return spread(lambda *mine: self.how(mine, None, None, given), tensors)[0]
         session = session.of(group)
         bound = bind_here(self.compiler, session, tensors, given)
-        return self.choice(bound, session.backend.topology, plain=self.has_plain(session.backend, bound))
+        return self.choice(bound, plain=self.has_plain(session.backend, bound))
 
-    def tiled(self, bound: Bound, topology: Topology) -> Compiler:
+    def tiled(self, bound: Bound) -> Compiler:
         """What compiles the tile programs that run, or would if they did: with the schedule that was measured, if any."""
         if self.scheduled:
             return self.compiler
-        return self.variant(self.choice(bound, topology, plain=False).schedule).compiler
+        return self.variant(self.choice(bound, plain=False).schedule).compiler
 
     def has_plain(self, backend: Backend, bound: Bound) -> bool:
         """Whether the unfused form can run such a call."""
-        signature = self.compiler.signature
-        return (
-            self.reference is not None
-            and backend.group is not None
-            and even(signature, bound, backend.topology, self.uneven)
-        )
+        possible = self.reference is not None and backend.group is not None
+        return possible and even(self.compiler.signature, bound, self.uneven)
 
     def _require_reference(self, backend: Backend, bound: Bound) -> None:
         """Raises:
         TilelinkError: TL474, processes on CPUs run nothing but references, and this call has none.
         """
         name = self.compiler.name
-        ragged = undivided(self.compiler.signature, bound, backend.topology, self.uneven, unknown=0)
+        ragged = undivided(self.compiler.signature, bound, self.uneven, unknown=0)
         if self.reference is not None and not ragged:
             return
         why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
@@ -240,7 +237,7 @@ class Calls:
         if known is None:
             try:
                 bound = bind_here(self.compiler, session, tensors, given)
-                choice = self.choice(bound, backend.topology, plain=self.has_plain(backend, bound))
+                choice = self.choice(bound, plain=self.has_plain(backend, bound))
             except TilelinkError:
                 return self  # which finds the same again, and tells the other ranks
             known = self._choices[at] = self.variant(choice.schedule)
@@ -254,14 +251,14 @@ class Calls:
     # ----------------------------------------------------------------------------------------------------------- looked at
     def planned_for(
         self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
-    ) -> tuple[Compiler, Bound, Topology]:
+    ) -> tuple[Compiler, Bound]:
         """What compiles such a call, and what it is compiled for; arguments as of `Operator.plan`."""
-        bound, topology = self._bound(tensors, ranks, topology, given)
-        return self.tiled(bound, topology), bound, topology
+        bound = self._bound(tensors, ranks, topology, given)
+        return self.tiled(bound), bound
 
     def _bound(
         self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
-    ) -> tuple[Bound, Topology]:
+    ) -> Bound:
         compiler = self.compiler
         given.pop("out", None)
         check_keywords(compiler.name, compiler.fn, compiler.signature, given)
@@ -273,15 +270,13 @@ class Calls:
         if not are_lists(tensors):
             topology = topology or Topology(ranks or 1)
             shared = session.shares if session is not None else lambda _: False
-            return bind(compiler.name, compiler.signature, tensors, given, topology, compiler.loc, shared), topology
+            return bind(compiler, tensors, given, topology, shared)
         topology = topology or Topology(listed(tensors, ranks))
         listed(tensors, topology.ranks)
-        found = [
-            bind(compiler.name, compiler.signature, mine, given, topology, compiler.loc, rank=rank)
-            for rank, mine in enumerate(zip(*tensors, strict=True))
-        ]
-        compare_calls([in_words(compiler.name, bound, compiler.fn) for bound in found])
-        return found[0], topology
+        by_rank = enumerate(zip(*tensors, strict=True))
+        found = [bind(compiler, mine, given, topology, rank=rank) for rank, mine in by_rank]
+        compare_calls([in_words(compiler, bound) for bound in found])
+        return found[0]
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def reserve(self, session: Session, tensors: Sequence[Any], sizes: Mapping[str, int]) -> None:
@@ -294,7 +289,7 @@ class Calls:
             session.cached(calls.compiler.identity).clear()
         if tensors:
             bound = bind_here(compiler, session, tensors, {})
-            made = compiler.compiled(bound, session.backend.topology, session.vigil.checks)
+            made = compiler.compiled(bound, session.vigil.checks)
             session.vigil.compare(compiler.identity, stated(compiler, session, bound, made, tensors))
             workspace(compiler, session, bound, made.plan)
 

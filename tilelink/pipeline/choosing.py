@@ -9,9 +9,8 @@ from tilelink.cost import predict, unestimated, unfused
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
-from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
-from tilelink.pipeline.arguments import Bound
+from tilelink.pipeline.arguments import Bound, Declared
 from tilelink.pipeline.library_calls import by_panels, refused
 from tilelink.tuning.tables import FAR, Problem, nearest, shipped
 
@@ -31,21 +30,19 @@ class Choice:
         return f"{'unfused' if self.schedule.unfused else 'overlapped'}: {self.why}"
 
 
-def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology) -> Problem:
+def problem_of(of: Declared, bound: Bound) -> Problem:
+    topology, axes = bound.topology, of.signature.axes
+    # How many ranks there are along each axis, where the operator has several: other shapes are other problems.
+    along = [(axis, topology.size(axis)) for axis in axes] if len(axes) > 1 else []
     return Problem(
-        operator=name + "".join(f" {k}={v}" for k, v in (*bound.constants, *_along(signature, topology))),
-        signature=str(signature),
+        operator=of.name + "".join(f" {k}={v}" for k, v in (*bound.constants, *along)),
+        signature=str(of.signature),
         gpu=topology.gpu,
         backend=topology.backend,
         ranks=topology.ranks,
         dtypes=bound.dtypes,
         sizes=tuple(sorted(bound.sizes)),
     )
-
-
-def _along(signature: Signature, topology: Topology) -> list[tuple[str, int]]:
-    """How many ranks there are along each axis, where the operator has several: other shapes are other problems."""
-    return [(axis, topology.size(axis)) for axis in signature.axes] if len(signature.axes) > 1 else []
 
 
 def choose(problem: Problem, own: Schedule, plan: Callable[[Schedule], Plan], *, plain: bool) -> Choice:
@@ -109,17 +106,15 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     return Choice(own, f"as the operator comes; {said}")
 
 
-def even(signature: Signature, bound: Bound, topology: Topology, uneven: frozenset[str] = frozenset()) -> bool:
+def even(signature: Signature, bound: Bound, uneven: frozenset[str] = frozenset()) -> bool:
     """Whether all ranks hold parts of one size, which is what libraries know, along all dimensions but `uneven`."""
-    return not undivided(signature, bound, topology, uneven, unknown=1)
+    return not undivided(signature, bound, uneven, unknown=1)
 
 
-def undivided(
-    signature: Signature, bound: Bound, topology: Topology, uneven: frozenset[str], *, unknown: int
-) -> list[str]:
+def undivided(signature: Signature, bound: Bound, uneven: frozenset[str], *, unknown: int) -> list[str]:
     """Dimensions, but for `uneven` ones, of which the ranks do not hold parts of one size; `unknown`: the size of those that
     the arguments do not tell."""
     sizes = dict(bound.sizes)
     split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and not a.own_slice]
-    names = {a.name: topology.size(a.split or "") for a in split if a.name not in uneven}
+    names = {a.name: bound.topology.size(a.split or "") for a in split if a.name not in uneven}
     return [name for name, ranks in names.items() if sizes.get(name, unknown) % ranks]

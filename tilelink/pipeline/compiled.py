@@ -5,25 +5,22 @@ Plans are made, proved and emitted without torch; it is imported where an emitte
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilelink.codegen import emit
-from tilelink.errors import Loc
 from tilelink.frontend import Found, Outside, found_by, trace
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Keep, Plan, Stage, Transfer
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.shape import Signature
 from tilelink.ir.streams import Actions, actions
-from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
+from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
 from tilelink.mapping.judge import judge, judged
 from tilelink.mapping.lower import lower
-from tilelink.pipeline.arguments import Bound, axes_of
+from tilelink.pipeline.arguments import Bound, Declared, axes_of
 from tilelink.pipeline.library_calls import instead
 from tilelink.runtime.cache import Recent
 
@@ -89,78 +86,65 @@ class Identity:
         return isinstance(other, Identity) and self._value == other._value
 
 
-class Compiler:
+@dataclass(slots=True, eq=False)
+class Compiler(Declared):
     """Compiles what a user has declared, with one schedule, and keeps what it has made."""
 
-    __slots__ = ("fn", "identity", "kept", "loc", "name", "schedule", "signature")
+    schedule: Schedule
+    identity: Identity = field(init=False)
+    kept: Recent[Compiled] = field(init=False)
 
-    def __init__(self, fn: Callable[..., Any], signature: Signature, name: str, loc: Loc, schedule: Schedule) -> None:
-        self.fn = fn
-        self.signature = signature
-        self.name = name
-        self.loc = loc
-        self.schedule = schedule
-        self.identity = Identity(fn, signature, name, loc, schedule)
+    def __post_init__(self) -> None:
+        self.identity = Identity(self.fn, self.signature, self.name, self.loc, self.schedule)
         self.kept = Recent[Compiled](KEPT)
 
-    def with_schedule(self, schedule: Schedule) -> Compiler:
-        """Of the same operator with this whole schedule."""
-        return Compiler(self.fn, self.signature, self.name, self.loc, schedule)
-
-    def compiled(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Compiled:
+    def compiled(self, bound: Bound, checks: Checks = Checks()) -> Compiled:
         """Plan, verdict and source for bound arguments, made once."""
-        key = (bound, topology, checks)
+        key = (bound, checks)
         known = self.kept.get(key)
         if known is None or (known.outside is not None and known.outside.changed()):
             found: list[Found] = []
-            plan, lowered, verdict = self.proved(bound, topology, found)
+            plan, lowered, verdict = self.proved(bound, found)
             outside = Outside(found) if found else None
             known = self.kept[key] = Compiled(plan, lowered, verdict, emit(plan, lowered, checks), outside)
         return known
 
-    def proved(
-        self, bound: Bound, topology: Topology, found: list[Found] | None = None
-    ) -> tuple[Plan, Lowered, Verdict]:
+    def proved(self, bound: Bound, found: list[Found] | None = None) -> tuple[Plan, Lowered, Verdict]:
         """Plan, lowered plan and verdict for bound arguments; `found`: takes up what they depend on outside of the operator.
 
         Raises:
             TilelinkError: there is no plan, or the proof refuses it.
         """
-        plan = self._planned(bound, topology, found)
+        plan = self._planned(bound, found)
         verdict, lowered = judged(plan)
         if verdict.error is not None:
             raise verdict.error
         return plan, lowered or lower(plan), verdict
 
-    def verdict(self, bound: Bound, topology: Topology) -> Verdict:
+    def verdict(self, bound: Bound) -> Verdict:
         """The verdict on the plan for bound arguments, whichever it is."""
-        return judge(self._planned(bound, topology))
+        return judge(self._planned(bound))
 
-    def unproven(self, bound: Bound, topology: Topology) -> Plan:
+    def unproven(self, bound: Bound) -> Plan:
         """The plan for bound arguments, to be looked at, whatever the proof would say of it."""
-        plan = self._planned(bound, topology)
+        plan = self._planned(bound)
         return replace(plan, notes=(*plan.notes, "its proof was left out: a call may be refused"))
 
-    def _planned(self, bound: Bound, topology: Topology, found: list[Found] | None = None) -> Plan:
-        """The plan; `found`: takes up what it depends on outside of the operator."""
+    def wiring(self, bound: Bound, found: list[Found] | None = None) -> Wiring:
+        """Tensors and steps; `found`: as of `proved`."""
+        return trace(
+            self.name, self.fn, self.signature, dict(bound.sizes), bound.dtypes, dict(bound.constants), self.loc,
+            ranks=bound.topology.ranks, axes=axes_of(self, bound.topology), found=found,
+        )  # fmt: skip
+
+    def _planned(self, bound: Bound, found: list[Found] | None = None) -> Plan:
         found = [] if found is None else found
-        wiring = trace(
-            self.name,
-            self.fn,
-            self.signature,
-            dict(bound.sizes),
-            bound.dtypes,
-            dict(bound.constants),
-            self.loc,
-            ranks=topology.ranks,
-            axes=axes_of(self.name, self.signature, topology, self.loc),
-            found=found,
-        )
+        wiring = self.wiring(bound, found)
         layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
-        plan = make_plan(wiring, topology, self.schedule, dict(bound.sizes), layouts)
+        plan = make_plan(wiring, bound.topology, self.schedule, dict(bound.sizes), layouts)
         others, notes = instead(plan)
         if others:
-            plan = make_plan(wiring, topology, self.schedule.merged(others), dict(bound.sizes), layouts)
+            plan = make_plan(wiring, bound.topology, self.schedule.merged(others), dict(bound.sizes), layouts)
             plan = replace(plan, notes=plan.notes + notes)
         found += [f for s in plan.steps if s.sort_key is not None for f in found_by(s.sort_key)]
         return plan

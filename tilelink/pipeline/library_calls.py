@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule
-from tilelink.ir.streams import Compute, Piece, actions
+from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule, Shaped
+from tilelink.ir.streams import Compute, actions
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.lower import lower
 from tilelink.runtime.functions import function_of
 from tilelink.tuning.space import FUNCTIONS
-
-if TYPE_CHECKING:
-    import torch
 
 
 def by_panels(schedule: Schedule) -> bool:
@@ -59,18 +55,11 @@ def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:
         if run is None:
             continue
         at = {dim: (begin, end) for dim, begin, end in run.at}
-        why = function.refuses(*(_like(plan, p) for p in run.inputs), at=at, **dict(step.step.constants))
+        extents = [(tuple(end - begin for begin, end in p.box), plan.wiring.tensor(p.buffer).dtype) for p in run.inputs]
+        inputs = [Shaped(shape, dtype, plan.topology.device) for shape, dtype in extents]
+        why = function.refuses(*inputs, at=at, **dict(step.step.constants))
         if why:
             yield step, step.library, why
-
-
-def _like(plan: Plan, piece: Piece) -> torch.Tensor:
-    import torch
-
-    from tilelink.runtime.memory import DTYPES
-
-    shape = [end - begin for begin, end in piece.box]
-    return torch.empty(shape, dtype=DTYPES[plan.wiring.tensor(piece.buffer).dtype], device="meta")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from tilelink.frontend import SymbolicTensor, inline, parse_signature, sizes_of
 from tilelink.ir.kernel import EmittedText
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
-from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
+from tilelink.pipeline.arguments import Declared
 from tilelink.pipeline.compiled import Compiler
 from tilelink.pipeline.schedules import checked, refuse
 
@@ -42,16 +42,12 @@ Reference = Callable[..., Any]
 
 
 @dataclass(slots=True, eq=False)
-class Operator:
+class Operator(Declared):
     """An operator: tile programs wired to tensors (paper section 3). Made by `tilelink.operator`.
 
     Calling it runs it on this rank; all ranks call it together. `schedule` gives the same operator, run differently.
     """
 
-    fn: Callable[..., Any]
-    signature: Signature
-    name: str
-    loc: Loc
     schedules: Schedule = field(default_factory=Schedule)
     reference_fn: Reference | None = None
     scheduled: bool = False
@@ -115,8 +111,7 @@ class Operator:
         if ll is not None:
             merged = replace(merged, ll=ll)
         merged = replace(merged, unfused=bool(unfused))
-        said = bool(entries or placements or channels)
-        said |= any(given is not None for given in (slots, unfused, ll))
+        said = any((entries, placements, channels)) or (slots, unfused, ll) != (None, None, None)
         return replace(self.with_schedule(checked(merged)), scheduled=self.scheduled or said)
 
     def with_schedule(self, schedule: Schedule) -> Operator:
@@ -158,20 +153,18 @@ class Operator:
         verify: bool = True,
         **given: Any,
     ) -> Plan:
-        """The plan for these arguments: owners, tiles, orders, channels, slots, credits, kernels.
+        """The plan for these arguments: owners, tiles, orders, channels, slots, credits, kernels. Others as of a call.
 
         Args:
-            tensors: as of a call.
             ranks: how many there are, where no rank is here.
             topology: instead, what the ranks run on.
             verify: False: without the proof, so that a plan that it refuses can be looked at; its notes say so.
-            given: as of a call.
 
         Raises:
             TilelinkError: when there is no plan; the diagnostic of the proof, unless it is left out.
         """
-        compiler, bound, topology = self.calls.planned_for(tensors, ranks, topology, given)
-        return compiler.compiled(bound, topology).plan if verify else compiler.unproven(bound, topology)
+        compiler, bound = self.calls.planned_for(tensors, ranks, topology, given)
+        return compiler.compiled(bound).plan if verify else compiler.unproven(bound)
 
     def verify(
         self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
@@ -182,8 +175,8 @@ class Operator:
         Raises:
             TilelinkError: when there is no plan to prove.
         """
-        compiler, bound, topology = self.calls.planned_for(tensors, ranks, topology, given)
-        return compiler.verdict(bound, topology)
+        compiler, bound = self.calls.planned_for(tensors, ranks, topology, given)
+        return compiler.verdict(bound)
 
     def validate(self, *tensors: Any, topology: Topology | None = None, **given: Any) -> Validation:
         """Whether the emitted file does what the proved plan says, on simulated ranks: what each tile awaits, reads, writes and
@@ -192,7 +185,6 @@ class Operator:
         Args:
             tensors: as of a call with lists, or those of one rank; what tables hold decides what the plan leaves to data.
             topology: what the ranks run on.
-            given: as of a call.
 
         Raises:
             TilelinkError: when there is no plan, or none that is proved; TL450 in a rank.
@@ -200,8 +192,8 @@ class Operator:
         from tilelink.pipeline.calls import are_lists
         from tilelink.validation import validate
 
-        compiler, bound, topology = self.calls.planned_for(tensors, None, topology, given)
-        made = compiler.compiled(bound, topology)
+        compiler, bound = self.calls.planned_for(tensors, None, topology, given)
+        made = compiler.compiled(bound)
         by_rank = list(zip(*tensors, strict=True)) if are_lists(tensors) else [tensors]
         return validate(self.name, made.lowered, [made.on(rank) for rank in range(len(by_rank))], by_rank)
 
@@ -211,8 +203,8 @@ class Operator:
         """The emitted Triton file: text, and in a notebook beside the tile programs."""
         from tilelink.runtime.session import checks_here
 
-        compiler, bound, topology = self.calls.planned_for(tensors, ranks, topology, given)
-        return EmittedText(compiler.compiled(bound, topology, checks_here()).source)
+        compiler, bound = self.calls.planned_for(tensors, ranks, topology, given)
+        return EmittedText(compiler.compiled(bound, checks_here()).source)
 
     # ------------------------------------------------------------------------------------------------------------- call
     def __call__(
@@ -237,20 +229,12 @@ class Operator:
         if tensors and isinstance(tensors[0], SymbolicTensor):
             return inline(self.name, self.fn, self.signature, tensors, given, self.loc, self.schedules.entries)
         calls = self._calls
-        if calls is None:
-            calls = self.calls
-        return calls(tensors, out, group, session, given)
+        return (self.calls if calls is None else calls)(tensors, out, group, session, given)
 
     def trace(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Trace:
         """Call a variant that writes down when it does what: who waits, computes and communicates, on every rank.
 
-        Collective. On GPUs the call is made some times more, traced and not, to say what tracing costs.
-
-        Args:
-            tensors: as of a call.
-            group: as of a call.
-            session: as of a call.
-            given: as of a call.
+        Collective; arguments as of a call. On GPUs it is made some times more, traced and not, to say what tracing costs.
 
         Returns:
             the same on every rank, with lists too: `picture(path)`, `chrome(path)`, `totals()`, `lanes`.
@@ -276,16 +260,12 @@ class Operator:
 
         Collective: all ranks try the same candidates at the same time, and the slowest rank's time counts. What does not
         run on one rank is tried on none. The unfused form (`reference`) is one of the candidates. In processes on the CPU, where
-        nothing else runs, it is this operator as it is.
+        nothing else runs, it is this operator as it is. Arguments as of a call, and
 
         Args:
-            tensors: as of a call.
             budget: seconds for the search, which the schedule that the operator comes with may exceed; 0 measures nothing else.
             space: placements to try, by step; None for what the steps' doing suggests.
             fresh: measure again, whatever the cache has.
-            group: as of a call.
-            session: as of a call.
-            given: as of a call.
 
         Raises:
             TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
@@ -324,9 +304,9 @@ class Operator:
 
         Only proved schedules are tried; those that cannot run are in the study with the reason. Like `tune`, it calls what
         it tries on GPUs and simulated ranks, all ranks together, and compares results; nothing is kept but in `file`.
+        Arguments as of `plan` on the model, else as of a call, and
 
         Args:
-            tensors: as of `plan` on the model, else as of a call.
             on: what says how long a schedule takes: the cost `model`, `simulated` ranks in simulated time, or this `gpu`.
             space: placements to try, by step; None for what the steps' doing suggests.
             method: `exhaustive`, `random`, `annealing`, `descent` (what `tune` does), `model` (the order of the cost model)
@@ -336,12 +316,7 @@ class Operator:
             seed: of methods that draw lots.
             file: where trials are kept: a search with the same file goes on where the last one ended.
             progress: called with the study whenever something was tried; None: a bar on a terminal.
-            ranks: how many there are, where no rank is here and no lists are given.
-            topology: instead, what the ranks run on.
             machine: of the cost model; None: an H200.
-            group: as of a call.
-            session: as of a call.
-            given: as of a call.
 
         Raises:
             TilelinkError: as a call; TL462 the schedule to begin with does not run, TL466 the file has trials of something
@@ -365,15 +340,13 @@ class Operator:
         from tilelink.pipeline.tuning import Tuning
         from tilelink.runtime.session import require
 
-        return Tuning.of(self.calls, (session or require()).of(group), tensors, given)
+        return Tuning(self.calls, (session or require()).of(group), tensors, given)
 
     def reserve(self, *tensors: Any, group: Any = None, session: Session | None = None, **sizes: int) -> None:
         """Prepare for calls of up to these sizes: calls within them take no memory but their results. Collective.
 
         Args:
             tensors: arguments as of a call, by which the memory is taken now; without them the first call takes it.
-            group: as of a call.
-            session: as of a call.
             sizes: the largest size of a dimension, of all ranks together (`M=16384`); of others, that of the call.
 
         Raises:
@@ -442,8 +415,9 @@ def _declared(module: str, name: str) -> Any:
 
 def _unpickled(module: str, name: str, schedule: Schedule, scheduled: bool) -> Operator:
     found = _declared(module, name)
-    same = (found.schedules, found.scheduled) == (schedule, scheduled)
-    return found if same else replace(found, schedules=schedule, scheduled=scheduled)
+    if (found.schedules, found.scheduled) == (schedule, scheduled):
+        return found
+    return replace(found, schedules=schedule, scheduled=scheduled)
 
 
 def operator(

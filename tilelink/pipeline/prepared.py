@@ -66,9 +66,9 @@ class Prepared:
         self._compiler, self._session = compiler, session
         try:
             found = bind_here(compiler, session, tensors, given)
-            made = compiler.compiled(found, backend.topology, vigil.checks)
+            made = compiler.compiled(found, vigil.checks)
             results = results_on(made.plan, backend.rank)
-            check_results(compiler.name, outs, results, tensors[0].device, compiler.loc)
+            check_results(compiler, outs, results, tensors[0].device)
         except TilelinkError as error:
             vigil.compare(compiler.identity, error)
             raise
@@ -181,7 +181,7 @@ def stated(
     tensors: Sequence[torch.Tensor] = (),
 ) -> Stated:
     """What this rank says of a call. `made`: of what runs it; None: it is the unfused form."""
-    call, how = in_words(compiler.name, bound, compiler.fn), str(compiler.schedule) or "default"
+    call, how = in_words(compiler, bound), str(compiler.schedule) or "default"
     if made is None:
         return Stated(call, how, loc=compiler.loc)
     plan, checks = made.plan, str(session.vigil.checks)
@@ -201,12 +201,10 @@ def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], give
     """The arguments of a call on this rank, checked and bound to the signature's sizes."""
     backend = session.backend
     check_keywords(compiler.name, compiler.fn, compiler.signature, given)
-    found = bind(
-        compiler.name, compiler.signature, tensors, given, backend.topology, compiler.loc, session.shares, backend.rank
-    )
+    found = bind(compiler, tensors, given, backend.topology, session.shares, backend.rank)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         say_no_gradients(compiler.name)
-    check_devices(compiler.name, tensors, backend.topology.backend != "simulated", compiler.loc)
+    check_devices(compiler, tensors, backend.topology.backend != "simulated")
     return found
 
 
@@ -223,5 +221,5 @@ def workspace(compiler: Compiler, session: Session, of: Bound, plan: Plan) -> Wo
     wanted, reserved = regions(plan), session.reserved.get(compiler.identity, {})
     most = tuple((name, max(size, reserved.get(name, 0))) for name, size in of.sizes)
     if most != of.sizes:
-        wanted = union(wanted, regions(compiler.compiled(replace(of, sizes=most), plan.topology).plan))
+        wanted = union(wanted, regions(compiler.compiled(replace(of, sizes=most)).plan))
     return session.workspace(compiler.identity, wanted)

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from tilelink.errors import TilelinkError
-from tilelink.frontend import bind_sizes, sizes_of
 from tilelink.ir.shape import Axis, Dim, Signature, evaluated
 from tilelink.ir.topology import Topology
-from tilelink.pipeline.arguments import axes_of, check_tensors
+from tilelink.pipeline.arguments import axes_of, bound_sizes, check_tensors
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.memory import DTYPES
 
@@ -37,14 +36,12 @@ def results_of(
         TilelinkError: TL230 a size that the signature's inputs do not have; those of a call for its arguments; TL234.
     """
     signature = operator.signature
-    check_tensors(operator.name, signature, tensors, operator.loc)
-    dims = sizes_of(signature)
-    said = {name: size for name, size in given.items() if name in dims}
+    check_tensors(operator, tensors)
     shapes = [tuple(t.shape) for t in tensors]
-    axes = axes_of(operator.name, signature, topology, operator.loc)
+    sizes = {**given, **bound_sizes(operator, shapes, given, topology, rank)}
+    axes = axes_of(operator, topology)
     at = {axis: topology.at(rank, axis) for axis in axes}
-    sizes = {**given, **bind_sizes(signature, shapes, topology.ranks, said, loc=operator.loc, axes=axes, at=at)}
-    rows = _own(signature, shapes, said)
+    rows = _own(signature, shapes, given)
     found = []
     for shape in signature.outputs:
         extents = [_extent(operator, a, sizes, rows, axes, at) for a in shape.axes if not a.own_slice]

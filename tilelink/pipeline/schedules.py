@@ -220,7 +220,7 @@ def library(
         function: a dotted name, or the function itself (which no table of tuned schedules can hold).
         order: as for `sms`; default: `ring` where it reads what a program makes, else `ring+1`.
         streams: side streams that take the tiles in turn.
-        otherwise: a placement where the function refuses what it would be given (`tilelink.by_panels`), and in the simulated
+        fallback: a placement where the function refuses what it would be given (`tilelink.by_panels`), and in the simulated
             backend, which looks at what is emitted.
         tile: elements per dimension of what it makes, of any size; `M="M/R"`: the part of one rank. A dimension that is
             not named is whole. Where ranks hold parts, tiles end at their borders.
@@ -258,8 +258,9 @@ def by_panels(
     Args:
         merge: `merge(parts, out=…)` writes all of `out`; `parts`: what the function gave, a list with an entry per run,
             empty where there was none.
-        refuses: called like the function, before the first call of a kind on GPUs, with rank 0's first run as tensors without
-            memory (`device="meta"`): why the function cannot take such tensors, which is TL411; empty where it can.
+        refuses: called like the function, when a plan for GPUs is made, with shapes in the place of rank 0's first run: each
+            has `shape`, `dtype` as in signatures (`"bf16"`), and `device` (`name`, `capability` as 90, `amd`). Why the
+            function cannot take such tensors, which is TL411; empty where it can.
     """
 
     def declare(function: Callable[..., Any]) -> ByRuns:

@@ -29,7 +29,7 @@ def traced_call(
     session = session.of(group)
     if session.backend.only_references:
         raise no_kernels()
-    compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given), session.backend.topology)
+    compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given))
     backend = session.backend
     prepared = Prepared(compiler, session, tensors, (), given, traced=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,18 +20,17 @@ from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.calls import Calls, are_lists
 from tilelink.pipeline.choosing import problem_of, reads_tables
-from tilelink.pipeline.compiled import Compiled, Compiler
+from tilelink.pipeline.compiled import Compiler
 from tilelink.pipeline.library_calls import known, unknown
 from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.aliasing import stored
 from tilelink.runtime.launching import listed, spread
-from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session, current, require
 from tilelink.tuning.comparison import apart, results, tolerance
-from tilelink.tuning.search import KEPT_BACK, Alone, Limits, Measured, Search, complete
+from tilelink.tuning.search import KEPT_BACK, Evaluate, Limits, Measured, Search, complete
 from tilelink.tuning.space import SLOTS, Space, space_of
-from tilelink.tuning.study import On, Study, Trial, sms_taken
-from tilelink.tuning.tables import DiskCache, Entry, Problem
+from tilelink.tuning.study import On, Study, Trial
+from tilelink.tuning.tables import DiskCache, Entry
 from tilelink.version import __version__
 
 log = logging.getLogger("tilelink")
@@ -54,17 +53,8 @@ class RankCandidate:
     prepared: Prepared | None = None
     opened: bool = False
 
-    def legal(self) -> None:
-        self._compiled()
-
-    def sms(self) -> int:
-        return sms_taken(self._compiled().plan)
-
-    def needs(self) -> int:
-        return sum(r.nbytes for r in regions(self._compiled().plan))
-
-    def _compiled(self) -> Compiled:
-        return self.compiler.compiled(self.bound, self.session.backend.topology, self.session.vigil.checks)
+    def plan(self) -> Plan:
+        return self.compiler.compiled(self.bound, self.session.vigil.checks).plan
 
     def allocate(self) -> None:
         self.opened = self.compiler.identity not in self.session.workspaces
@@ -95,38 +85,19 @@ class RankCandidate:
             self.session.close(self.compiler.identity)
 
 
-@dataclass(slots=True)
 class Tuning:
-    """Tuning one operator for one kind of call, on one rank."""
+    """Tuning one operator for one kind of call, on one rank; arguments as of `Calls.__call__`."""
 
-    calls: Calls
-    session: Session
-    tensors: Sequence[Any]
-    given: dict[str, Any]
-    bound: Bound
-    problem: Problem
-    plan: Plan
-    plain: Callable[[], Any] | None
-    written: Written = field(init=False)
-
-    @staticmethod
-    def of(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Tuning:
-        """Of a call."""
-        compiler, topology = calls.compiler, session.backend.topology
-        bound = bind_here(compiler, session, tensors, given)
-        plain = (
-            (lambda: calls.plain(session, tensors, None, given)) if calls.has_plain(session.backend, bound) else None
-        )
-        problem = problem_of(compiler.name, compiler.signature, bound, topology)
-        return Tuning(calls, session, tensors, given, bound, problem, compiler.compiled(bound, topology).plan, plain)
-
-    @property
-    def _own(self) -> Schedule:
-        """What the operator comes with."""
-        return self.calls.compiler.schedule
-
-    def __post_init__(self) -> None:
-        self.written = [(self.tensors[k], self.tensors[k].clone()) for k, _ in stored(self.plan)]
+    def __init__(self, calls: Calls, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> None:
+        compiler = calls.compiler
+        self.compiler, self.session, self.tensors, self.given = compiler, session, tensors, given
+        self.bound = bind_here(compiler, session, tensors, given)
+        self.plan = compiler.compiled(self.bound).plan
+        self.problem = problem_of(compiler, self.bound)
+        self.plain: Callable[[], Any] | None = None
+        if calls.has_plain(session.backend, self.bound):
+            self.plain = lambda: calls.plain(session, tensors, None, given)
+        self.written: Written = [(tensors[k], tensors[k].clone()) for k, _ in stored(self.plan)]
 
     def known(self, space: Space | None = None) -> Entry | None:
         """What rank 0 has in its cache, for all ranks, if it may be taken; the log says why not. Collective.
@@ -156,19 +127,19 @@ class Tuning:
         return found, self._key(found) in self.session.compared, ""
 
     def _key(self, entry: Entry | None) -> tuple[object, ...]:
-        return self.calls.compiler.identity, entry
+        return self.compiler.identity, entry
 
     def _refused(self, entry: Entry, space: Space | None) -> str:
         """Why a schedule from disk is not taken; the same on all ranks."""
         further = [p for options in (space or {}).values() for p in options]
-        functions = known(self._own, self.plan.wiring, further)
+        functions = known(self.compiler.schedule, self.plan.wiring, further)
         told = self.session.backend.agree(unknown(entry.schedule, functions) or self._without_plain(entry))
         problem = next((why for why in told if why), "")
         if problem or entry.schedule.unfused:
             return problem
         measured = self.measured()
         try:
-            own = "" if self._plain_says else measured.wrong(replace(self._own, unfused=False))
+            own = "" if self._plain_says else measured.wrong(replace(self.compiler.schedule, unfused=False))
             problem = own or measured.wrong(entry.schedule)
         finally:
             restore(self.written)
@@ -197,7 +168,7 @@ class Tuning:
             return apart(got, wanted[0]) <= tolerance(t.dtype for t in (*self.tensors, *wanted[0]))
 
         def make(schedule: Schedule) -> RankCandidate:
-            compiler = self.calls.compiler.with_schedule(schedule)
+            compiler = replace(self.compiler, schedule=schedule)
             return RankCandidate(compiler, self.session, self.bound, self.tensors, self.given, self.written)
 
         free = _free if backend.topology.backend != "simulated" else lambda: 1 << 40
@@ -206,22 +177,14 @@ class Tuning:
     def search(self, limits: Limits, space: Space | None = None) -> Study:
         """Try schedules on these tensors. Collective."""
         measured, backend = self.measured(), self.session.backend
-        on: On = "simulated" if measured.exact else "gpu"
-        study = Study(self.problem, on, limits.method, dict(space if space is not None else space_of(self.plan)))
-        study.plain_may_win = not reads_tables(self.plan)
-        search = Search(
-            study=study,
-            limits=limits,
-            start=complete(self.plan, self._own),
-            slots=_slots(self.plan, space),
-            evaluate=measured,
-            estimate=lambda s: estimated_us(self.calls.compiler.with_schedule(s), self.bound, backend.topology, H200),
-            ranks=backend,
-            batch=1 if measured.exact else max(1, 2 * backend.ranks),
-            kept_back=0.0 if measured.exact else KEPT_BACK,
-        )
+        simulated = measured.exact
+        search = _search(
+            self.compiler, self.bound, self.plan, "simulated" if simulated else "gpu", limits, space, measured,
+            ranks=backend, batch=1 if simulated else max(1, 2 * backend.ranks), kept_back=0.0 if simulated else KEPT_BACK,
+        )  # fmt: skip
+        search.study.plain_may_win = not reads_tables(self.plan)
         try:
-            search.run()
+            study = search.run()
             measured.decide(study, search.seconds_left)
         finally:
             restore(self.written)
@@ -248,55 +211,47 @@ class Tuning:
         return DiskCache(f"{__version__} {torch.__version__} {triton.__version__}")
 
 
+def _search(
+    compiler: Compiler,
+    bound: Bound,
+    plan: Plan,
+    on: On,
+    limits: Limits,
+    space: Space | None,
+    evaluate: Evaluate,
+    machine: Machine = H200,
+    **more: Any,
+) -> Search:
+    """A search for schedules of a call. `plan`: of the operator by default; `more`: as of `Search`."""
+    study = Study(problem_of(compiler, bound), on, limits.method, dict(space_of(plan) if space is None else space))
+    slots = SLOTS if space is None and any(b.slots > 1 for b in plan.buffers) else ()
+
+    def estimate(schedule: Schedule) -> float:
+        return predict(lower(replace(compiler, schedule=schedule).unproven(bound)), machine).us
+
+    return Search(study, limits, complete(plan, compiler.schedule), slots, evaluate, estimate, **more)
+
+
 # ----------------------------------------------------------------------------------------------------------- on the model
-def estimated_us(compiler: Compiler, bound: Bound, topology: Topology, machine: Machine) -> float:
-    """What the cost model says of a call, proved or not; all searches ask it here.
-
-    Raises:
-        TilelinkError: there is no plan.
-    """
-    return predict(lower(compiler.unproven(bound, topology)), machine).us
-
-
-def modelled(compiler: Compiler, bound: Bound, topology: Topology, machine: Machine = H200) -> Trial:
+def modelled(compiler: Compiler, bound: Bound, machine: Machine = H200) -> Trial:
     """One schedule, planned, proved and put before the cost model; `why` is the first line of its diagnostic."""
     try:
-        plan, lowered, _ = compiler.proved(bound, topology)
+        plan, lowered, _ = compiler.proved(bound)
     except TilelinkError as error:
         return Trial(compiler.schedule, None, str(error).splitlines()[0])
-    return Trial(
-        compiler.schedule,
-        predict(lowered, machine).us,
-        sms=sms_taken(plan),
-        nbytes=sum(r.nbytes for r in regions(plan)),
-    )
+    return Trial.of(compiler.schedule, predict(lowered, machine).us, plan)
 
 
 def modelled_study(
-    compiler: Compiler, bound: Bound, topology: Topology, limits: Limits, space: Space | None, machine: Machine = H200
+    compiler: Compiler, bound: Bound, limits: Limits, space: Space | None, machine: Machine = H200
 ) -> Study:
     """A search in which the cost model says how long a schedule takes. In one process, without GPUs."""
-    plan, _, _ = compiler.proved(bound, topology)
-    problem = problem_of(compiler.name, compiler.signature, bound, topology)
-    study = Study(problem, "model", limits.method, dict(space if space is not None else space_of(plan)))
 
     def evaluate(schedules: Sequence[Schedule], late: Callable[[], bool]) -> list[Trial]:
-        return [modelled(compiler.with_schedule(s), bound, topology, machine) for s in schedules]
+        return [modelled(replace(compiler, schedule=s), bound, machine) for s in schedules]
 
-    return Search(
-        study=study,
-        limits=limits,
-        start=complete(plan, compiler.schedule),
-        slots=_slots(plan, space),
-        evaluate=evaluate,
-        estimate=lambda s: estimated_us(compiler.with_schedule(s), bound, topology, machine),
-        ranks=Alone(),
-    ).run()
-
-
-def topology_on(machine: Machine, ranks: int) -> Topology:
-    """So many ranks on such machines."""
-    return Topology(ranks, "peer", device=machine.device())
+    plan, _, _ = compiler.proved(bound)
+    return _search(compiler, bound, plan, "model", limits, space, evaluate, machine).run()
 
 
 def explored(
@@ -317,9 +272,10 @@ def explored(
     session = session or current()
     if on == "model":
         if topology is None and session is None:
-            topology = topology_on(machine, listed(tensors, ranks) if are_lists(tensors) else ranks or 1)
-        compiler, bound, topology = calls.planned_for(tensors, ranks, topology, given)
-        return modelled_study(compiler, bound, topology, limits, space, machine)
+            count = listed(tensors, ranks) if are_lists(tensors) else ranks or 1
+            topology = Topology(count, "peer", device=machine.device())
+        compiler, bound = calls.planned_for(tensors, ranks, topology, given)
+        return modelled_study(compiler, bound, limits, space, machine)
     if session is None and on == "simulated":
         lists = tensors if are_lists(tensors) else [[t] for t in tensors]
         return spread(lambda *mine: explored(calls, mine, dict(given), on, limits, space), lists)[0]
@@ -332,11 +288,7 @@ def explored(
             why=f"this rank is in the backend {backend}",
             hint='on="model" needs no rank; on="simulated" wants simulated ranks or none, on="gpu" GPUs under torchrun',
         )
-    return Tuning.of(calls, session, tensors, given).search(limits, space)
-
-
-def _slots(plan: Plan, space: Space | None) -> tuple[int, ...]:
-    return SLOTS if space is None and any(b.slots > 1 for b in plan.buffers) else ()
+    return Tuning(calls, session, tensors, given).search(limits, space)
 
 
 def restore(written: Written) -> None:

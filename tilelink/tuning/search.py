@@ -20,7 +20,7 @@ from tilelink.runtime.backend import Backend
 from tilelink.tuning.measuring import attempt, interleaved, problem_of
 from tilelink.tuning.methods import Candidates, method_named
 from tilelink.tuning.progress import bar
-from tilelink.tuning.study import Study, StudyFile, Trial, nothing_runs
+from tilelink.tuning.study import Study, StudyFile, Trial, nbytes_of, nothing_runs
 
 QUICK = 3
 """Calls by which a candidate is judged at first, where times vary; the median counts."""
@@ -34,23 +34,13 @@ Progress = Callable[[Study], None]
 """Called with a study whenever something was tried."""
 
 
-class Ranks(Protocol):
-    """The ranks that search together: a `Backend`, or one process by itself."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def ranks(self) -> int: ...
-
-    def agree(self, value: Any) -> list[Any]:
-        """What each of the ranks has given. Collective."""
-        ...
+Evaluate = Callable[[Sequence[Schedule], Callable[[], bool]], list[Trial]]
+"""Tries schedules, all ranks together; leaves out those that time has run out for, as its second argument says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One process that asks nobody."""
+    """One process that searches by itself, in the place of a `Backend`."""
 
     rank: int = 0
     ranks: int = 1
@@ -87,7 +77,6 @@ class Search:
     Args:
         start: the schedule to begin with.
         slots: numbers of slots to try.
-        evaluate: tries schedules, all ranks together; leaves out those that time has run out for, as `late` says.
         estimate: microseconds by the cost model; raises TilelinkError. On this rank alone.
         batch: how many schedules are tried together.
     """
@@ -96,9 +85,9 @@ class Search:
     limits: Limits
     start: Schedule
     slots: tuple[int, ...]
-    evaluate: Callable[[Sequence[Schedule], Callable[[], bool]], list[Trial]]
+    evaluate: Evaluate
     estimate: Callable[[Schedule], float]
-    ranks: Ranks
+    ranks: Backend | Alone = Alone()
     batch: int = 1
     kept_back: float = 0.0
     _estimated: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
@@ -195,38 +184,26 @@ def complete(plan: Plan, schedule: Schedule) -> Schedule:
 
 # ------------------------------------------------------------------------------------------------------------ measuring
 class Candidate(Protocol):
-    """A schedule that is being tried on one rank."""
+    """A schedule that is being tried on one rank; all but its plan and compiling it is collective."""
 
-    def legal(self) -> None:
-        """Plan, verify and emit it. On this rank alone; raises TilelinkError."""
+    def plan(self) -> Plan:
+        """Planned, verified and emitted; raises TilelinkError."""
         ...
 
-    def sms(self) -> int:
-        """Multiprocessors that its copies have to themselves."""
-        ...
-
-    def needs(self) -> int:
-        """Bytes of memory of its own."""
-        ...
-
-    def allocate(self) -> None:
-        """Take the memory. Collective."""
-        ...
+    def allocate(self) -> None: ...
 
     def compile(self) -> None:
-        """Compile and load its kernels. On this rank alone."""
+        """Compile and load its kernels."""
         ...
 
-    def run(self) -> Any:
-        """Call it once. Collective."""
-        ...
+    def run(self) -> Any: ...
 
     def checked(self) -> Any:
-        """Call it once, into memory that is 0 where it writes nothing. Collective."""
+        """Called once, into memory that is 0 where it writes nothing."""
         ...
 
     def close(self) -> None:
-        """Give the memory back. Collective."""
+        """Give the memory back."""
         ...
 
 
@@ -278,10 +255,10 @@ class Measured:
 
     def _prepared(self, candidate: Candidate) -> str:
         """Legal on every rank, with memory for it on every rank; then it is allocated."""
-        problem = attempt(self.backend, candidate.legal)
+        problem = attempt(self.backend, candidate.plan)
         if problem:
             return problem
-        if not all(self.backend.agree(candidate.needs() <= self.free())):
+        if not all(self.backend.agree(nbytes_of(candidate.plan()) <= self.free())):
             return "not enough memory"
         return attempt(self.backend, candidate.allocate)
 
@@ -308,7 +285,7 @@ class Measured:
             return Trial(schedule, None, problem)
         times = times or [self.backend.timed(candidate.run) for _ in range(QUICK)]
         slowest = sorted(max(of_ranks) for of_ranks in zip(*self.backend.agree(times), strict=True))
-        return Trial(schedule, 1e3 * slowest[len(slowest) // 2], sms=candidate.sms(), nbytes=candidate.needs())
+        return Trial.of(schedule, 1e3 * slowest[len(slowest) // 2], candidate.plan())
 
     def decide(self, study: Study, seconds: float) -> None:
         """The best few again, interleaved with one another and with the unfused form, as often as there is time. Collective.

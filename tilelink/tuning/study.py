@@ -13,6 +13,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir import Shown
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
+from tilelink.runtime.memory import regions
 from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of, made, object_of, record_of, schedule_of, taken
 from tilelink.tuning.tables import Problem
@@ -55,12 +56,18 @@ class Trial:
     sms: int = 0
     nbytes: int = 0
 
+    @staticmethod
+    def of(schedule: Schedule, us: float, plan: Plan) -> Trial:
+        """Of a schedule that runs, with what its plan takes."""
+        copying = {s.path for s in plan.steps if s.copies and s.engine.by == "kernel"}
+        roles = [role for k in plan.kernels for role in (*k.beside, k.roles[-1])]
+        sms = sum(workers or 0 for path, workers in roles if path in copying)
+        return Trial(schedule, us, sms=sms, nbytes=nbytes_of(plan))
 
-def sms_taken(plan: Plan) -> int:
-    """Multiprocessors that copies have to themselves."""
-    copying = {s.path for s in plan.steps if s.copies and s.engine.by == "kernel"}
-    roles = [role for k in plan.kernels for role in (*k.beside, k.roles[-1])]
-    return sum(workers or 0 for path, workers in roles if path in copying)
+
+def nbytes_of(plan: Plan) -> int:
+    """A rank's own memory."""
+    return sum(r.nbytes for r in regions(plan))
 
 
 @dataclass(slots=True)
