@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from tilelink import ops as ops
     from tilelink.frontend import program, symmetric
     from tilelink.pipeline import Operator, operator
-    from tilelink.pipeline.schedules import by_panels, copy_engine, fused, library, sms
-    from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop, streaming
+    from tilelink.pipeline.schedules import (
+        adding,
+        by_panels,
+        copy_engine,
+        exchanging,
+        fused,
+        library,
+        moving,
+        one_hop,
+        sms,
+        streaming,
+    )
     from tilelink.runtime.launching import check, empty, group, launch, rank, ranks
     from tilelink.torch_ops import install, report, uninstall
 else:
@@ -27,8 +37,7 @@ else:
     _PLACES = {
         "tilelink.frontend": "program symmetric",
         "tilelink.pipeline": "Operator operator",
-        "tilelink.pipeline.schedules": "by_panels copy_engine fused library sms",
-        "tilelink.pipeline.tiling": "adding exchanging moving one_hop streaming",
+        "tilelink.pipeline.schedules": "adding by_panels copy_engine exchanging fused library moving one_hop sms streaming",
         "tilelink.runtime.launching": "check empty group launch rank ranks",
         "tilelink.torch_ops": "install report uninstall",
     }

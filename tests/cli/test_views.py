@@ -75,8 +75,8 @@ def test_axes_of_ranks_are_named() -> None:
 def test_the_mapping_of_ag_gemm() -> None:
     found = sheets(ops.ag_gemm)
     assert found["Steps"].rows == (
-        ("gather", "pull", "2 SMs, with matmul", "M by 128 × all of …", "4", "ring"),
-        ("matmul", "compute", "14 SMs, with gather", "M by 64 × N by 64, over K by 64", "8", "ring, group 8"),
+        ("gather", "pull", "2 SMs, with matmul", "M by 128 × all of …", "4", "'ring'"),
+        ("matmul", "compute", "14 SMs, with gather", "M by 64 × N by 64, over K by 64", "8", "('ring', 'group 8')"),
     )
     assert found["Tensors"].rows[0] == (
         "x", "M=256/R × K=64", "bf16", "split: M over the ranks", "argument, copied to symmetric memory", "2", "8 KiB",

@@ -19,40 +19,11 @@ from tilelink.explore.serving import LONGEST, Server, serving
 
 __all__ = ["alone"]  # in force here, too
 
-PROGRAMS = """
-import tilelink
-import tilelink.language as tl
-from {helper} import gather
-
-
-@tilelink.program("M K, K N -> M N")
-def matmul(rows, weight, out):
-    m, n = tl.tile_id(out)
-    tl.consumer_tile_wait(rows, m)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for k in tl.tiles(weight, axis=0):
-        tl.consumer_tile_wait(weight, (k, n))
-        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
-    tl.tile_store(out, (m, n), acc)
-    tl.producer_tile_notify(out, (m, n))
-
-
-@tilelink.operator("M/R K, K N -> M N")
-def mine(shard, weight):
-    return matmul(gather(shard), weight)
-"""
-HELPER = """
-import tilelink
-import tilelink.language as tl
-
-
-@tilelink.program("M/R ... -> M ...")
-def gather(shard, rows):
-    tile = tl.tile_id(rows)
-    tl.consumer_tile_wait(shard, tile)
-    tl.tile_pull_data(rows, tile, source=shard)
-    tl.producer_tile_notify(rows, tile)
-"""
+EXAMPLE = re.sub("  # .*", "", (Path(__file__).parents[2] / "examples/ag_gemm.py").read_text())
+_, GATHER, MATMUL, BODY, *_ = EXAMPLE.split("\n\n\n")
+HEAD = "import tilelink\nimport tilelink.language as tl\n"
+PROGRAMS = f"{HEAD}from {{helper}} import gather\n\n\n{MATMUL}\n\n\n{BODY.replace('ag_gemm', 'mine')}\n"
+HELPER = f"{HEAD}\n\n{GATHER}\n"
 
 
 class Page:

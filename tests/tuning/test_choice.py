@@ -27,7 +27,7 @@ from tilelink.mapping.lower import lower
 from tilelink.ops import programs
 from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
-from tilelink.pipeline.library_calls import refused
+from tilelink.pipeline.compiled import refused
 from tilelink.runtime.session import require
 from tilelink.tuning.space import space_of
 from tilelink.tuning.tables import Entry, Problem
@@ -58,7 +58,7 @@ def inputs(m: int) -> list[torch.Tensor]:
 
 
 def how(operator: Operator, *tensors: Any, **given: Any) -> Choice:
-    return operator.calls.how(tensors, None, None, given)
+    return operator.calls.how(tensors, given)
 
 
 def fresh(operator: Operator) -> Operator:

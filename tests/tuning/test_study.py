@@ -187,8 +187,8 @@ def test_time_may_run_out_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> Non
         return found
 
     study = study_of()
-    study.space = SPACE
-    Search(study, Limits("exhaustive", 9.5), Schedule(), (), evaluate, lambda s: 1.0, batch=8).run()
+    study.space, study.method = SPACE, "exhaustive"
+    Search(study, Limits(budget=9.5), Schedule(), (), evaluate, lambda s: 1.0, batch=8).run()
     assert len(study.trials) == 10  # the one to begin with, a batch of eight, and one of the next eight
     assert study.left == 32 - 8
 

@@ -34,7 +34,7 @@ PLAIN = "it runs the unfused form, which may ask the host"
 
 def how(operator: Operator, tensors: tuple[torch.Tensor, ...], **given: Any) -> str:
     """How an operator runs on these tensors, step by step, or that it does not overlap, and why."""
-    choice = operator.calls.how(tensors, None, None, given)
+    choice = operator.calls.how(tensors, given)
     if choice.schedule.unfused:
         return str(choice)
     return "; ".join(f"{s.path}: {s}" for s in operator.plan(*tensors, **given).steps)
@@ -174,7 +174,7 @@ class Contest:
 def _plain(operator: Operator, tensors: tuple[torch.Tensor, ...], given: dict[str, Any]) -> bool:
     """Whether a call runs the unfused form."""
     try:
-        return operator.calls.how(tensors, None, None, given).schedule.unfused
+        return operator.calls.how(tensors, given).schedule.unfused
     except TilelinkError:
         return False  # which the call will raise again
 

@@ -82,7 +82,8 @@ For = Annotated[Target, typer.Option("--target", help="The device to plan for.")
 def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = Path("out")) -> None:
     """AG+GEMM on four simulated ranks: the derived mapping, the proof, the emitted file, the error, a timeline."""
     from tilelink.explore.cases import Case
-    from tilelink.explore.tables import plan_table, verdict_table
+    from tilelink.explore.report_tables import plan_sheets, verdict_sheets
+    from tilelink.explore.tables import tables
     from tilelink.ops import ag_gemm
     from tilelink.runtime.simulated.machine import Recorder
     from tilelink.runtime.simulated.scheduler import Policy
@@ -92,8 +93,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     case = Case(ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
     stages = case.compiled(_topology(Target.simulated, case))
     _head(console, case)
-    console.print(plan_table(stages.plan))
-    console.print(verdict_table(stages.verdict))
+    console.print(tables([*plan_sheets(stages.plan), *verdict_sheets(stages.verdict)]))
     _say(console, "emitted file", str(_emitted_file(stages)))
     recorder = Recorder()
     outcome = _run(case, stages, recorder, calls=1, policy=Policy())
@@ -130,14 +130,15 @@ def plan(
     """Print the derived mapping: tiles, orders, owners, channels, credits, the steps of a call, and how long it may take."""
     from tilelink.cost import Machine
     from tilelink.explore.documents import asked, plan_document
-    from tilelink.explore.tables import plan_table
+    from tilelink.explore.report_tables import plan_sheets
+    from tilelink.explore.tables import tables
 
     console, case = _console(quiet=as_json), _case(op, shape, rank_count, schedule, dtype)
     on = Machine.load(machine) if machine is not None else None
     topology = case.topology_on(on) if on is not None else _topology(target, case)
     made = case.compiled(topology).plan if verify else case.unproven(topology)
     _head(console, case)
-    console.print(plan_table(made))
+    console.print(tables(plan_sheets(made)))
     if on is not None:
         predicting.say_estimate(console, made, on)
     if picture is not None:
@@ -159,14 +160,15 @@ def verify(
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
     from tilelink.explore.documents import asked, verdict_document
-    from tilelink.explore.tables import verdict_table
+    from tilelink.explore.report_tables import verdict_sheets
+    from tilelink.explore.tables import tables
     from tilelink.ir.certificate import certificate as text_of
     from tilelink.mapping.lower import lower
 
     console, case = _console(quiet=as_json), _case(op, shape, rank_count, schedule, dtype)
     topology = _topology(target, case)
     verdict = case.verdict(topology)
-    console.print(verdict_table(verdict))
+    console.print(tables(verdict_sheets(verdict)))
     if certificate is not None:
         made = case.unproven(topology)
         if not made.unverified:

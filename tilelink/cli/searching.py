@@ -86,7 +86,7 @@ def tune(
             say(console, "simulated", extent(case, SEARCHED, ", under each schedule that is tried"))
         if on is not None:
             kept = StudyFile(study) if study is not None else None
-            limits = Limits(method or ("descent" if on == "model" else "model"), budget, trials, seed, kept)
+            limits = Limits(method, budget, trials, seed, kept)
             looked = explore_case(case, session, on=on_named(on), limits=limits, machine=Machine.load(machine))
             console.print(tables([study_sheet(each.name, looked)]))
             documents.append({**asked(case), "case": each.name, "study": looked.record()})

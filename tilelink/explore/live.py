@@ -17,11 +17,10 @@ from tilelink.explore.cases import Case, Ranks
 from tilelink.explore.knobs import Knob, Setting, schedule_text, setting
 from tilelink.explore.model import Machine, bound, predict
 from tilelink.explore.naming import operator_named
-from tilelink.explore.predicting import prediction_parts
+from tilelink.explore.predicting import beside_measured, prediction_parts
 from tilelink.explore.report_tables import plan_sheets
 from tilelink.explore.views import diagnostic, document, parts_of, sheet_table, source_view, tiles_svg
 from tilelink.explore.views.page import folded
-from tilelink.explore.views.predicted import beside_measured
 from tilelink.ir.plan import Plan
 from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator

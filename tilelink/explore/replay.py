@@ -25,10 +25,9 @@ from tilelink.explore.report_tables import tiles_of
 from tilelink.ir import formula as F
 from tilelink.ir.schedule import as_simulated
 from tilelink.ir.topology import env_of
-from tilelink.pipeline.library_calls import known, unknown
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.memory import DTYPES, largest, regions
-from tilelink.tuning.records import made, taken
+from tilelink.tuning.records import known, made, taken, unknown
 
 PREFIX = "run1-"
 TOKEN, TEXT = 1 << 13, 1 << 16

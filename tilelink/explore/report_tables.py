@@ -29,9 +29,9 @@ from tilelink.ir.plan import (
     Transfer,
 )
 from tilelink.ir.program import Notify, Wait
-from tilelink.ir.schedule import Schedule
+from tilelink.ir.schedule import Schedule, as_written
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS
-from tilelink.ir.verdict import Counterexample, Verdict
+from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
 from tilelink.mapping.remote import crosses, reads_remote
 
@@ -150,43 +150,29 @@ def _means(found: list[Total]) -> list[float]:
     ]
 
 
-def verdict_sheet(verdict: Verdict) -> Sheet:
-    """What was proved, and how long it took."""
-    rows = tuple((p.rule, p.text, f"{p.ms:.1f}") for p in verdict.proofs)
-    title = "Proof" if verdict.ok else "Refused" if verdict.error is not None else "Not verified"
-    return Sheet(title, ("rule", "shown", "ms"), rows)
-
-
 def verdict_sheets(verdict: Verdict) -> tuple[Sheet, ...]:
-    """What was proved, what is assumed, what can go wrong."""
-    found = [verdict_sheet(verdict)]
+    """What was proved and how long it took, what the proof takes on trust, an interleaving that goes wrong."""
+    refused = verdict.error is not None
+    rows = tuple((p.rule, p.text, f"{p.ms:.1f}") for p in verdict.proofs)
+    found = [Sheet("Proof" if verdict.ok else "Refused" if refused else "Not verified", ("rule", "shown", "ms"), rows)]
     if verdict.assumed:
-        found.append(assumed_sheet(verdict))
-    if verdict.counterexample is not None:
-        found.append(counterexample_sheet(verdict.counterexample))
+        rows = tuple((a.removeprefix("assumed for "),) for a in verdict.assumed)
+        found.append(Sheet("Assumed of data" if verdict.ok or refused else "Why", ("",), rows))
+    wrong = verdict.counterexample
+    if wrong is not None:
+        title = "A circle of waits" if wrong.kind == "deadlock" else "What can happen"
+        calls = len({i.call for i in wrong.steps}) > 1
+        rows = tuple(
+            (str(k), f"{i.rank}, call {i.call}" if calls else str(i.rank), i.path, i.tile, i.does, str(i.loc or ""))
+            for k, i in enumerate(wrong.steps, 1)
+        )
+        found.append(Sheet(f"{title}: {wrong.sizes}", ("", "rank", "program", "tile", "", "line"), rows))
     return tuple(found)
-
-
-def assumed_sheet(verdict: Verdict) -> Sheet:
-    """What the proof takes on trust."""
-    title = "Assumed of data" if verdict.ok or verdict.error is not None else "Why"
-    return Sheet(title, ("",), tuple((a.removeprefix("assumed for "),) for a in verdict.assumed))
-
-
-def counterexample_sheet(found: Counterexample) -> Sheet:
-    """An interleaving that goes wrong."""
-    title = "A circle of waits" if found.kind == "deadlock" else "What can happen"
-    calls = len({i.call for i in found.steps}) > 1
-    rows = tuple(
-        (str(k), f"{i.rank}, call {i.call}" if calls else str(i.rank), i.path, i.tile, i.does, str(i.loc or ""))
-        for k, i in enumerate(found.steps, 1)
-    )
-    return Sheet(f"{title}: {found.sizes}", ("", "rank", "program", "tile", "", "line"), rows)
 
 
 # --------------------------------------------------------------------------------------------------------------- steps
 def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
-    order = "" if s.into is not None else ", ".join(s.order_names)
+    order = "" if s.into is not None else as_written(s.order_names)
     return (s.path, _does(s), _runs_on(plan, s), _tiles(s), _range([tiles_on(plan, s, r) for r in _ranks(plan)]), order)
 
 

@@ -109,12 +109,7 @@ def tune_case(
     """Tune the operator for the case, as this process's rank or on simulated ranks; no study of what the cache had."""
 
     def rank() -> tuple[Entry, Study | None]:
-        tuning = case.operator.tuning(*_arguments(case), **case.given)
-        known = None if fresh else tuning.known()
-        if known is not None:
-            return known, None
-        study = tuning.search(Limits(budget=budget))
-        return tuning.kept(study), study
+        return case.operator.tuning(*_arguments(case), **case.given).found(budget, fresh=fresh)
 
     return _on_ranks(case, session, rank)
 

@@ -9,19 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tilelink.explore.report_tables import Sheet, plan_sheets, verdict_sheets
-from tilelink.ir.plan import Plan
-from tilelink.ir.verdict import Verdict
-
-
-def plan_table(plan: Plan) -> Group:
-    """The derived mapping of a plan."""
-    return tables(plan_sheets(plan))
-
-
-def verdict_table(verdict: Verdict) -> Group:
-    """The proof of a plan; what it assumes; what can go wrong."""
-    return tables(verdict_sheets(verdict))
+from tilelink.explore.report_tables import Sheet
 
 
 def tables(sheets: Iterable[Sheet]) -> Group:

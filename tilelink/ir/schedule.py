@@ -90,14 +90,14 @@ def _as_called(name: str, p: Placement, *given: str) -> str:
     tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in p.tile]
     others = [f for f in fields(p) if f.name not in ("count", "part", "into", "function", "runs", "tile")]
     values = [(f, getattr(p, f.name)) for f in others]
-    said = [f"{_OPTIONS.get(f.name, f.name)}={_shown(value)}" for f, value in values if value != f.default]
+    said = [f"{_OPTIONS.get(f.name, f.name)}={as_written(value)}" for f, value in values if value != f.default]
     return f"{name}({', '.join([*given, *tiles, *said])})"
 
 
-def _shown(value: Any) -> str:
+def as_written(value: Any) -> str:
     """As one writes it; of a function its name."""
     if isinstance(value, tuple):
-        words = [_shown(word) for word in value]  # pyright: ignore[reportUnknownVariableType]
+        words = [as_written(word) for word in value]  # pyright: ignore[reportUnknownVariableType]
         return words[0] if len(words) == 1 else f"({', '.join(words)})"
     return value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
 

@@ -13,7 +13,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.nn.groups import session_of
 from tilelink.pipeline import Operator
-from tilelink.pipeline.results import results_of
+from tilelink.pipeline.arguments import results_of
 from tilelink.torch_ops.dispatch import differentiable
 
 LIBRARY = torch.library.Library("tilelink", "FRAGMENT")

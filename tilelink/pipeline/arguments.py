@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import Loc, TilelinkError, with_article
-from tilelink.frontend import bind_sizes, sizes_of, slices_in
+from tilelink.frontend import bind_sizes, check_keywords, sizes_of, slices_in
 from tilelink.ir.plan import Layout
-from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Signature
+from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Dim, Signature, evaluated
 from tilelink.ir.topology import Topology
 
 if TYPE_CHECKING:
@@ -85,10 +85,11 @@ def bind(
         rank: whose arguments they are; None: of one rank or another.
 
     Raises:
-        TilelinkError: those of `check_tensors` and `bind_shapes`.
+        TilelinkError: those of `check_keywords`, `check_tensors` and `bind_shapes`.
     """
     from tilelink.runtime.memory import NAMES
 
+    check_keywords(of.name, of.fn, of.signature, given)
     check_tensors(of, tensors)
     dtypes = [NAMES.get(t.dtype, TRUTH) for t in tensors]
     layouts = [layout(t, shared(whole)) for t, whole in zip(stored(of.signature, tensors), tensors, strict=True)]
@@ -352,3 +353,65 @@ def _unlike(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.
     got = f"{tuple(out.shape)} {out.dtype}" + ("" if out.device == device else f" on {out.device}")
     got += f" with strides {out.stride()}" if strided and not out.is_contiguous() else ""
     return got + ("" if strided else f", {str(out.layout).removeprefix('torch.')}")
+
+
+def results_of(
+    of: Declared, tensors: Sequence[torch.Tensor], given: Mapping[str, Any], topology: Topology, rank: int
+) -> tuple[tuple[tuple[Any, ...], torch.dtype], ...]:
+    """Shape and dtype of each result, from the signature alone: nothing is planned. Sizes may be symbols of `torch.compile`.
+
+    Args:
+        tensors: the rank's part of each input, or tensors without data of the same kind.
+        given: as of a call; a constant may be the size of a result.
+        topology: how many ranks there are, and along which axes.
+        rank: whose results.
+
+    Raises:
+        TilelinkError: TL230 a size that the signature's inputs do not have; those of a call for its arguments; TL234.
+    """
+    import torch
+
+    from tilelink.runtime.memory import DTYPES
+
+    signature = of.signature
+    check_tensors(of, tensors)
+    shapes = [tuple(t.shape) for t in tensors]
+    axes, sizes = axes_of(of, topology), {**given, **bound_sizes(of, shapes, given, topology, rank)}
+    # What this rank holds of the axes that are split evenly: an input's own length, which needs no division.
+    own = {
+        axis.name: length
+        for shape, lengths in zip(signature.inputs, shapes, strict=True)
+        if shape.rest is None and len(lengths) == len(shape.axes)
+        for axis, length in zip(shape.axes, lengths, strict=True)
+        if axis.split in axes and axis.name not in given
+    }
+
+    def known(dim: Dim) -> Any:
+        if dim.name in sizes:
+            return sizes[dim.name]
+        raise TilelinkError(
+            "TL230",
+            f"the shapes of the inputs of `{of.name}` do not say how large `{dim}` of its results is",
+            loc=of.loc,
+            why=f"its signature is `{signature}`; torch asks for shapes before there is data",
+            hint=f"write `{dim}` in the signature as what it is made of, `T*K`",
+        )
+
+    def extent(axis: Axis) -> Any:
+        if axis.name in axes:
+            return axes[axis.name]
+        size = evaluated(axis.size, known)
+        if axis.split is None or axis.split not in axes:
+            return size
+        if axis.name in own:
+            return own[axis.name]
+        part = -(-size // axes[axis.split])
+        return torch.sym_max(0, torch.sym_min(part, size - topology.at(rank, axis.split) * part))
+
+    found: list[tuple[tuple[Any, ...], torch.dtype]] = []
+    for shape in signature.outputs:
+        extents = [extent(a) for a in shape.axes if not a.own_slice]
+        if shape.rest is not None:
+            extents[shape.rest : shape.rest] = [sizes[name] for name in sizes if name.startswith("_")]
+        found.append((tuple(extents), DTYPES[shape.dtype] if shape.dtype else tensors[0].dtype))
+    return tuple(found)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -38,6 +38,7 @@ from tilelink.runtime.launching import check_ranks, listed, say_alone, say_simul
 from tilelink.runtime.refusals import compare_calls
 from tilelink.runtime.session import Session, current, require
 
+T = TypeVar("T")
 log = logging.getLogger("tilelink")
 
 PLAIN, NOTHING = "plain", nullcontext()
@@ -62,6 +63,16 @@ def prepared_for(cached: Recent[Prepared], key: object) -> Prepared | None:
 def are_lists(tensors: Sequence[Any]) -> bool:
     """Whether the arguments are those of all ranks at once: lists with one tensor per rank."""
     return bool(tensors) and isinstance(tensors[0], (list, tuple))
+
+
+def on_ranks(tensors: Sequence[Any], group: Any, session: Session | None, run: Callable[..., T]) -> T:
+    """What `run(tensors, session)` gives, which is collective: on this rank, or else on the first of simulated ones, one for each
+    entry of lists."""
+    session = session or (current() if group is None else require())
+    if session is not None:
+        return run(tensors, session.of(group))
+    lists = tensors if are_lists(tensors) else [[t] for t in tensors]
+    return spread(lambda *mine: run(mine, require()), lists)[0]
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
@@ -186,14 +197,14 @@ class Calls:
 
         return choose(problem, compiler.schedule, plan, plain=plain)
 
-    def how(self, tensors: Sequence[Any], group: Any, session: Session | None, given: dict[str, Any]) -> Choice:
-        """The choice for a call; arguments as of `Operator.__call__`. Says so in a line as `str`."""
-        session = session or (current() if group is None and are_lists(tensors) else require())
-        if session is None:
-            return spread(lambda *mine: self.how(mine, None, None, given), tensors)[0]
-        session = session.of(group)
-        bound = bind_here(self.compiler, session, tensors, given)
-        return self.choice(bound, plain=self.has_plain(session.backend, bound))
+    def how(self, tensors: Sequence[Any], given: dict[str, Any]) -> Choice:
+        """The choice for a call, which says so in a line as `str`."""
+
+        def here(mine: Sequence[Any], session: Session) -> Choice:
+            bound = bind_here(self.compiler, session, mine, given)
+            return self.choice(bound, plain=self.has_plain(session.backend, bound))
+
+        return on_ranks(tensors, None, None, here)
 
     def tiled(self, bound: Bound) -> Compiler:
         """What compiles the tile programs that run, or would if they did: with the schedule that was measured, if any."""
@@ -253,30 +264,23 @@ class Calls:
         self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
     ) -> tuple[Compiler, Bound]:
         """What compiles such a call, and what it is compiled for; arguments as of `Operator.plan`."""
-        bound = self._bound(tensors, ranks, topology, given)
-        return self.tiled(bound), bound
-
-    def _bound(
-        self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
-    ) -> Bound:
-        compiler = self.compiler
         given.pop("out", None)
-        check_keywords(compiler.name, compiler.fn, compiler.signature, given)
         if ranks is not None:
             check_ranks(ranks)
         session = current()
         if topology is None and session is not None:
             topology = session.backend.topology
-        if not are_lists(tensors):
-            topology = topology or Topology(ranks or 1)
+        if are_lists(tensors):
+            topology = topology or Topology(listed(tensors, ranks))
+            listed(tensors, topology.ranks)
+            by_rank = enumerate(zip(*tensors, strict=True))
+            found = [bind(self.compiler, mine, given, topology, rank=rank) for rank, mine in by_rank]
+            compare_calls([in_words(self.compiler, bound) for bound in found])
+            bound = found[0]
+        else:
             shared = session.shares if session is not None else lambda _: False
-            return bind(compiler, tensors, given, topology, shared)
-        topology = topology or Topology(listed(tensors, ranks))
-        listed(tensors, topology.ranks)
-        by_rank = enumerate(zip(*tensors, strict=True))
-        found = [bind(compiler, mine, given, topology, rank=rank) for rank, mine in by_rank]
-        compare_calls([in_words(compiler, bound) for bound in found])
-        return found[0]
+            bound = bind(self.compiler, tensors, given, topology or Topology(ranks or 1), shared)
+        return self.tiled(bound), bound
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def reserve(self, session: Session, tensors: Sequence[Any], sizes: Mapping[str, int]) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tilelink.cost import predict, unestimated, unfused
 from tilelink.ir.plan import Plan
-from tilelink.ir.schedule import Schedule
+from tilelink.ir.schedule import Library, Schedule
 from tilelink.ir.shape import Signature
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound, Declared
-from tilelink.pipeline.library_calls import by_panels, refused
+from tilelink.pipeline.compiled import refused
 from tilelink.tuning.tables import FAR, Problem, nearest, shipped
 
 MARGIN = 6.0
@@ -57,7 +57,7 @@ def choose(problem: Problem, own: Schedule, plan: Callable[[Schedule], Plan], *,
     far = measured(problem, plain, near=False) if found is None else None
     if far is not None and inestimable(plan(own)):
         found = far
-    if found is not None and by_panels(found.schedule):
+    if found is not None and any(isinstance(p, Library) and p.runs for _, p in found.schedule.entries):
         # Measured with heads of a size that the library takes, perhaps.
         why = refused(plan(found.schedule))
         found = found if why is None else Choice(own, f"as the operator comes: {why.why}")

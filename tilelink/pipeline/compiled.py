@@ -5,24 +5,26 @@ Plans are made, proved and emitted without torch; it is imported where an emitte
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tilelink.codegen import emit
+from tilelink.errors import TilelinkError
 from tilelink.frontend import Found, Outside, found_by, trace
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.lowered import Lowered
-from tilelink.ir.plan import Keep, Plan, Stage, Transfer
-from tilelink.ir.schedule import Schedule
-from tilelink.ir.streams import Actions, actions
+from tilelink.ir.plan import Keep, Plan, Stage, StepPlan, Transfer
+from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule, Shaped
+from tilelink.ir.streams import Actions, Compute, actions
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
 from tilelink.mapping.judge import judge, judged
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound, Declared, axes_of
-from tilelink.pipeline.library_calls import instead
 from tilelink.runtime.cache import Recent
+from tilelink.runtime.functions import function_of
 
 if TYPE_CHECKING:
     from tilelink.runtime.call import Loaded
@@ -148,3 +150,46 @@ class Compiler(Declared):
             plan = replace(plan, notes=plan.notes + notes)
         found += [f for s in plan.steps if s.sort_key is not None for f in found_by(s.sort_key)]
         return plan
+
+
+# ------------------------------------------------------------------------------------------------ functions by panels
+def refused(plan: Plan) -> TilelinkError | None:
+    """TL411, where a function cannot run on GPUs as it is placed; the same on all ranks."""
+    for step, library, why in refusals(plan):
+        return TilelinkError(
+            "TL411",
+            f"`{library.name}` cannot compute `{step.path}` on GPUs",
+            loc=step.step.loc,
+            why=why,
+            hint=f"place it on SMs: {step.path}=tilelink.sms(…)",
+        )
+    return None
+
+
+def instead(plan: Plan) -> tuple[dict[str, Placement], tuple[str, ...]]:
+    """What steps get whose function refuses and whose placement says what to do then; and why, as notes of the plan."""
+    found = [(s.path, library, why) for s, library, why in refusals(plan)]
+    notes = tuple(
+        f"{path}: not by {library.name}, because {why}" for path, library, why in found if library.fallback is not None
+    )
+    return {path: library.fallback for path, library, _ in found if library.fallback is not None}, notes
+
+
+def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:
+    """Steps whose function cannot take what rank 0 has, and why; simulated ones take anything."""
+    lowered: Lowered | None = None
+    for step in plan.steps if plan.topology.backend != "simulated" else ():
+        function = function_of(step.library.function) if step.library is not None and step.by_panels else None
+        if step.library is None or not isinstance(function, ByRuns) or function.refuses is None:
+            continue
+        lowered = lowered or lower(plan)
+        done = (action for stream in actions(lowered, step.path, 0) for action in stream)
+        run = next((a for a in done if isinstance(a, Compute) and a.output is None), None)
+        if run is None:
+            continue
+        at = {dim: (begin, end) for dim, begin, end in run.at}
+        extents = [(tuple(end - begin for begin, end in p.box), plan.wiring.tensor(p.buffer).dtype) for p in run.inputs]
+        inputs = [Shaped(shape, dtype, plan.topology.device) for shape, dtype in extents]
+        why = function.refuses(*inputs, at=at, **dict(step.step.constants))
+        if why:
+            yield step, step.library, why

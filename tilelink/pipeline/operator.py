@@ -271,15 +271,11 @@ class Operator(Declared):
             TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
         """
         from tilelink.runtime.session import require
-        from tilelink.tuning.search import Limits
 
         session = (session or require()).of(group)
         if session.backend.only_references:
             return self
-        tuning = self.tuning(*tensors, session=session, **given)
-        entry = None if fresh else tuning.known(space)
-        if entry is None:
-            entry = tuning.kept(tuning.search(Limits(budget=budget), space))
+        entry, _ = self.tuning(*tensors, session=session, **given).found(budget, space, fresh=fresh)
         return self.with_schedule(entry.schedule)
 
     def explore(
@@ -328,7 +324,6 @@ class Operator(Declared):
         from tilelink.tuning.study import StudyFile, on_named
 
         kept = StudyFile(Path(file)) if file is not None else None
-        method = method or ("descent" if on == "model" else "model")
         limits = Limits(method, budget, trials, seed, kept, progress)
         return explored(
             self.calls, tensors, given, on_named(on), limits, space,

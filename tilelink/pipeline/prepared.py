@@ -11,12 +11,10 @@ from typing import Any
 import torch
 
 from tilelink.errors import TilelinkError
-from tilelink.frontend import check_keywords
 from tilelink.ir.plan import Plan
 from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, in_words, stored
-from tilelink.pipeline.compiled import Compiled, Compiler
+from tilelink.pipeline.compiled import Compiled, Compiler, refused
 from tilelink.pipeline.contracts import broken
-from tilelink.pipeline.library_calls import refused
 from tilelink.pipeline.reports import describe
 from tilelink.runtime.aliasing import Written
 from tilelink.runtime.backend import Call
@@ -200,7 +198,6 @@ def stated(
 def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
     """The arguments of a call on this rank, checked and bound to the signature's sizes."""
     backend = session.backend
-    check_keywords(compiler.name, compiler.fn, compiler.signature, given)
     found = bind(compiler, tensors, given, backend.topology, session.shares, backend.rank)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         say_no_gradients(compiler.name)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tilelink.pipeline.calls import Calls, are_lists
+from tilelink.pipeline.calls import Calls, on_ranks
 from tilelink.pipeline.prepared import Prepared, bind_here
-from tilelink.runtime.backend import Backend
-from tilelink.runtime.launching import spread
 from tilelink.runtime.refusals import no_kernels
-from tilelink.runtime.session import Session, current, require
+from tilelink.runtime.session import Session
 from tilelink.tracing import Trace, lanes_of_events, together
 from tilelink.tuning.measuring import interleaved
 
@@ -22,11 +20,10 @@ def traced_call(
     calls: Calls, tensors: Sequence[Any], group: Any, session: Session | None, given: dict[str, Any]
 ) -> Trace:
     """Trace one call; on GPUs behind some that are timed, traced and not. Collective; arguments as of `Operator.trace`."""
-    session = session or (current() if group is None else require())
-    if session is None:
-        lists = tensors if are_lists(tensors) else [[t] for t in tensors]
-        return spread(lambda *mine: traced_call(calls, mine, None, None, given), lists)[0]
-    session = session.of(group)
+    return on_ranks(tensors, group, session, lambda mine, here: _traced(calls, here, mine, given))
+
+
+def _traced(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Trace:
     if session.backend.only_references:
         raise no_kernels()
     compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given))
@@ -42,7 +39,11 @@ def traced_call(
         ms, untraced = max(backend.agree(backend.timed(traced))), None
         ready: Any = prepared
     else:
-        ms, untraced = _compared(backend, traced, Prepared(compiler, session, tensors, (), given), tensors)
+        plain = Prepared(compiler, session, tensors, (), given)
+        runs = {"plain": lambda: plain.run(tensors), "traced": traced}
+        times, missing = interleaved(backend, runs, ROUNDS, lambda: None)
+        assert not missing, missing
+        ms, untraced = times["traced"].median, times["plain"].median
         before: Any = traced()
         for kept in before.slots:
             kept.events.clear()
@@ -60,13 +61,3 @@ def traced_call(
         ms=ms,
         ms_untraced=untraced,
     )
-
-
-def _compared(
-    backend: Backend, traced: Callable[[], Any], plain: Prepared, tensors: Sequence[Any]
-) -> tuple[float, float]:
-    """Milliseconds of a traced call and of one that is not, which take turns."""
-    runs = {"plain": lambda: plain.run(tensors), "traced": traced}
-    times, missing = interleaved(backend, runs, ROUNDS, lambda: None)
-    assert not missing, missing
-    return times["traced"].median, times["plain"].median

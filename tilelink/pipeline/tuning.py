@@ -18,15 +18,15 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.calls import Calls, are_lists
+from tilelink.pipeline.calls import Calls, are_lists, on_ranks
 from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import Compiler
-from tilelink.pipeline.library_calls import known, unknown
 from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.aliasing import stored
-from tilelink.runtime.launching import listed, spread
+from tilelink.runtime.launching import listed
 from tilelink.runtime.session import Session, current, require
 from tilelink.tuning.comparison import apart, results, tolerance
+from tilelink.tuning.records import known, unknown
 from tilelink.tuning.search import KEPT_BACK, Evaluate, Limits, Measured, Search, complete
 from tilelink.tuning.space import SLOTS, Space, space_of
 from tilelink.tuning.study import On, Study, Trial
@@ -190,6 +190,14 @@ class Tuning:
             restore(self.written)
         return study
 
+    def found(self, budget: float, space: Space | None = None, *, fresh: bool = False) -> tuple[Entry, Study | None]:
+        """The fastest schedule, and the study that has found it; None where it was known, and is not asked for `fresh`."""
+        known = None if fresh else self.known(space)
+        if known is not None:
+            return known, None
+        study = self.search(Limits(budget=budget), space)
+        return self.kept(study), study
+
     def kept(self, study: Study) -> Entry:
         """The result as an entry, also in the cache on disk; the unfused form where it is the fastest."""
         plain, schedule = study.plain_ms, study.winner
@@ -223,7 +231,8 @@ def _search(
     **more: Any,
 ) -> Search:
     """A search for schedules of a call. `plan`: of the operator by default; `more`: as of `Search`."""
-    study = Study(problem_of(compiler, bound), on, limits.method, dict(space_of(plan) if space is None else space))
+    method = limits.method or ("descent" if on == "model" else "model")
+    study = Study(problem_of(compiler, bound), on, method, dict(space_of(plan) if space is None else space))
     slots = SLOTS if space is None and any(b.slots > 1 for b in plan.buffers) else ()
 
     def estimate(schedule: Schedule) -> float:
@@ -276,19 +285,19 @@ def explored(
             topology = Topology(count, "peer", device=machine.device())
         compiler, bound = calls.planned_for(tensors, ranks, topology, given)
         return modelled_study(compiler, bound, limits, space, machine)
-    if session is None and on == "simulated":
-        lists = tensors if are_lists(tensors) else [[t] for t in tensors]
-        return spread(lambda *mine: explored(calls, mine, dict(given), on, limits, space), lists)[0]
-    session = (session or require()).of(group)
-    backend = session.backend.topology.backend
-    if (on == "simulated") != (backend == "simulated") or session.backend.only_references:
-        raise TilelinkError(
-            "TL469",
-            f"there is no search on `{on}` here",
-            why=f"this rank is in the backend {backend}",
-            hint='on="model" needs no rank; on="simulated" wants simulated ranks or none, on="gpu" GPUs under torchrun',
-        )
-    return Tuning(calls, session, tensors, given).search(limits, space)
+
+    def search(mine: Sequence[Any], here: Session) -> Study:
+        backend = here.backend.topology.backend
+        if (on == "simulated") != (backend == "simulated") or here.backend.only_references:
+            raise TilelinkError(
+                "TL469",
+                f"there is no search on `{on}` here",
+                why=f"this rank is in the backend {backend}",
+                hint='on="model" needs no rank; on="simulated" wants simulated ranks or none, on="gpu" GPUs under torchrun',
+            )
+        return Tuning(calls, here, mine, dict(given)).search(limits, space)
+
+    return on_ranks(tensors, group, session if on == "simulated" else session or require(), search)
 
 
 def restore(written: Written) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields, replace
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from tilelink.ir.schedule import COUNT, LENGTH, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.schedule import COUNT, LENGTH, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.wiring import Wiring
+from tilelink.runtime.functions import function_of
+from tilelink.tuning.space import FUNCTIONS
 
 T = TypeVar("T")
 KINDS: dict[str, type[Any]] = {"sms": Sms, "copy_engine": CopyEngine, "fused": Fused, "library": Library}
@@ -174,3 +177,40 @@ def _placement(placement: Placement) -> dict[str, Any] | None:
         elif value != f.default:
             found[f.name] = value
     return found
+
+
+# ----------------------------------------------------------------------------------------------------------- functions
+# Which functions of libraries text from outside may name: a tuned schedule on disk, a token. No other is looked up.
+
+
+def known(schedule: Schedule, wiring: Wiring, further: Iterable[Placement] = ()) -> frozenset[str]:
+    """The functions that a search proposes by itself, and those that people have named in Python.
+
+    Args:
+        schedule: of the operator, by its author or its user.
+        wiring: of the operator; has what operators inside it bring along.
+        further: other placements that the caller has written.
+    """
+    brought = [s.shipped for s in wiring.steps if s.shipped is not None]
+    placed = (*(p for _, p in schedule.entries), *brought, *further)
+    return FUNCTIONS | {p.function for p in libraries(placed) if isinstance(p.function, str)}
+
+
+def libraries(placements: Iterable[Placement]) -> Iterator[Library]:
+    """Those that are of library functions, and what takes their place."""
+    for placement in placements:
+        if isinstance(placement, Library):
+            yield placement
+            yield from libraries(() if placement.fallback is None else (placement.fallback,))
+
+
+def unknown(schedule: Schedule, functions: frozenset[str]) -> str:
+    """Which function of a schedule nobody has named, in words, or is not what the schedule takes it for; empty: none."""
+    for placed in libraries(p for _, p in schedule.entries):
+        if placed.function not in functions:
+            return (
+                f"it names the function `{placed.function}`, which neither the library nor the operator's author names"
+            )
+        if placed.runs != isinstance(function_of(placed.function), ByRuns):
+            return f"it takes `{placed.function}` for a function by panels, or for none, and is wrong"
+    return ""

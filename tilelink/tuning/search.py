@@ -54,7 +54,7 @@ class Limits:
     """How a search is to go on and when it ends; what a caller of `explore` and `tune` may say.
 
     Attributes:
-        method: how the next schedules are chosen.
+        method: how the next schedules are chosen; None: on the model as `tune` does, else by its order.
         budget: seconds; the schedule to begin with is tried in any case.
         trials: how many schedules are tried at most, those of `file` among them.
         seed: of methods that draw lots.
@@ -62,7 +62,7 @@ class Limits:
         progress: called on each rank whenever something was tried; None: rank 0 shows a bar.
     """
 
-    method: str = "descent"
+    method: str | None = "descent"
     budget: float = 60.0
     trials: float = math.inf
     seed: int = 0
@@ -101,7 +101,7 @@ class Search:
                 trials of something else, TL467 an extra is not installed, TL468 there is no such method.
         """
         self._begun = time.monotonic()
-        method = method_named(self.limits.method)
+        method = method_named(self.study.method)
         known = self.ranks.agree(self._known())[0]
         self.study.tried.update({trial.schedule: trial for trial in known})
         self._try([self.start], lambda: False)

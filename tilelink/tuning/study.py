@@ -293,8 +293,7 @@ class StudyFile:
             file.write("".join(json.dumps(r) + "\n" for r in records if r["schedule"] is not None))
 
     def _head(self, study: Study) -> dict[str, Any]:
-        problem = asdict(study.problem) | {"sizes": dict(study.problem.sizes), "dtypes": list(study.problem.dtypes)}
-        return {"tilelink": __version__, "on": study.on, **problem}
+        return {"tilelink": __version__, "on": study.on, **study.problem.record()}
 
     def _refused(self, why: str) -> TilelinkError:
         return TilelinkError(

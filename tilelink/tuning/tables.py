@@ -50,6 +50,9 @@ class Problem:
         """Of one bucket."""
         return self.comparable(other) and self.bucket == other.bucket
 
+    def record(self) -> dict[str, Any]:
+        return asdict(self) | {"sizes": dict(self.sizes), "dtypes": list(self.dtypes)}
+
     def distance(self, other: Problem) -> float:
         """Octaves, summed over all sizes."""
         pairs = zip(self.sizes, other.sizes, strict=True)
@@ -75,10 +78,8 @@ class Entry:
         schedule = record_of(self.schedule)
         if schedule is None:
             return None
-        problem = asdict(self.problem) | {"sizes": dict(self.problem.sizes), "dtypes": list(self.problem.dtypes)}
-        times: dict[str, Any] = {"won": self.won}
-        times |= {"ms": self.ms, "ms_unfused": self.ms_unfused, "measured": self.measured}
-        return {"problem": problem, "schedule": schedule, **times}
+        times = {"ms": self.ms, "ms_unfused": self.ms_unfused, "measured": self.measured}
+        return {"problem": self.problem.record(), "schedule": schedule, "won": self.won, **times}
 
     @staticmethod
     def of(record: Any) -> Entry:

@@ -9,7 +9,7 @@ from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.bench.workloads import MLPS
 from tilelink.ops import gemm_ar
 from tilelink.ops.gemm_ar import FORMS
-from tilelink.pipeline.tiling import AT_ONCE
+from tilelink.pipeline.schedules import AT_ONCE
 
 ROWS = (1, 16, 64, 256, 512, 1024, 2048, 8192)
 
