@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from tilelink.bench.libraries import Exchanged, Libraries, Nccl
 from tilelink.errors import TilelinkError
+from tilelink.explore.comparison import Simulated
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.backend import Backend
 
@@ -207,9 +208,9 @@ class Place:
         return torch.device("cpu") if self.simulated else torch.device("cuda", torch.cuda.current_device())
 
     @property
-    def libraries(self) -> Libraries:
-        """Collectives as a library has them."""
-        return Exchanged(self.backend) if self.simulated else Nccl()
+    def libraries(self) -> Any:
+        """What has the collectives of `torch.distributed`, by their names: of simulated ranks right, and without a time."""
+        return Simulated(self.backend) if self.simulated else dist
 
     def random(self, *shape: int) -> torch.Tensor:
         """bf16, normally distributed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -201,23 +201,19 @@ def _contender(found: Found, name: str) -> dict[str, Any]:
 
 def efficiency(found: Found, name: str) -> float | None:
     """The part of the communication that contender `name` hides, of the medians."""
-    gemm, unfused = _gemm(found), found.times.get(found.roles.unfused)
-    if gemm is None or unfused is None or name not in found.times:
-        return None
-    return _hidden(unfused.median, found.times[name].median, gemm.median)
+    return next(_hidden(found, name, lambda t: (t.median,)), None)
 
 
 def _paired(found: Found, name: str) -> list[float]:
     """The same round by round."""
-    gemm, unfused = _gemm(found), found.times.get(found.roles.unfused)
-    if gemm is None or unfused is None or name not in found.times:
-        return []
-    rounds = zip(unfused.ms, found.times[name].ms, gemm.ms, strict=True)
-    return [e for e in (_hidden(*three) for three in rounds) if e is not None]
+    return [*_hidden(found, name, lambda t: t.ms)]
 
 
-def _hidden(unfused: float, ours: float, gemm: float) -> float | None:
-    return (unfused - ours) / (unfused - gemm) if unfused != gemm else None
+def _hidden(found: Found, name: str, ms: Callable[[Times], Sequence[float]]) -> Iterator[float]:
+    gemm, unfused, ours = _gemm(found), found.times.get(found.roles.unfused), found.times.get(name)
+    if gemm is not None and unfused is not None and ours is not None:
+        rounds = zip(ms(unfused), ms(ours), ms(gemm), strict=True)
+        yield from ((apart - it) / (apart - alone) for apart, it, alone in rounds if apart != alone)
 
 
 def _median(times: Times | None) -> float | None:

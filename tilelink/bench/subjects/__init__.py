@@ -5,16 +5,14 @@ from __future__ import annotations
 from tilelink.bench.subjects import (
     ag_attention,
     ag_moe,
-    all_gather,
     all_reduce,
-    all_to_all,
     ep,
     flash_decode,
     gemm_ar,
     gemms,
     mlp,
     moe_rs,
-    reduce_scatter,
+    moving,
 )
 from tilelink.bench.subjects.subject import BenchCase, Subject
 
@@ -22,7 +20,7 @@ SUBJECTS: dict[str, Subject] = {
     s.name: s
     for s in (
         *gemms.SUBJECTS, mlp.SUBJECT, ag_moe.SUBJECT, moe_rs.SUBJECT, ag_attention.SUBJECT, flash_decode.SUBJECT, ep.SUBJECT,
-        gemm_ar.SUBJECT, all_reduce.SUBJECT, all_gather.SUBJECT, reduce_scatter.SUBJECT, all_to_all.SUBJECT,
+        gemm_ar.SUBJECT, all_reduce.SUBJECT, *moving.SUBJECTS,
     )
 }  # fmt: skip
 """By the name that `tilelink bench` takes."""

@@ -57,7 +57,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     def gather() -> None:
         for all_of_it, part in zip(whole, padded, strict=True):
-            lib.all_gather(all_of_it, part)
+            lib.all_gather_into_tensor(all_of_it, part)
 
     def ours_alone() -> Any:
         return lone(q, *(t[:s] for t in whole), S=s, causal=bool(causal))

@@ -50,19 +50,19 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     found.inputs.append(picked)
 
     def unfused() -> tuple[torch.Tensor, ...]:
-        lib.all_gather(rows, padded)
+        lib.all_gather_into_tensor(rows, padded)
         hidden = grouped(rows.index_select(0, routing.order), weight, routing.start)
         return hidden, routing.start, routing.slot
 
     def routed() -> tuple[torch.Tensor, ...]:
-        lib.all_gather(rows, padded)
-        lib.all_gather(everyone, choice)
+        lib.all_gather_into_tensor(rows, padded)
+        lib.all_gather_into_tensor(everyone, choice)
         order, start, slot = made
         tables(everyone[:t], order, start, slot, first)
         return grouped(rows.index_select(0, order), weight, start), start, slot
 
     found.add(GROUPED, lambda: grouped(picked, weight, routing.start), library=True)
-    found.add(COMM, lambda: lib.all_gather(rows, padded), library=True)
+    found.add(COMM, lambda: lib.all_gather_into_tensor(rows, padded), library=True)
     found.add(UNFUSED, unfused, unfused, library=True)
     found.add(ROUTED, routed, routed, library=True)
     return found

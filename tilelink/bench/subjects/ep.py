@@ -63,12 +63,12 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         # Not bincount, which asks the device for the largest.
         sent = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat)).view(ranks, -1)
         got = torch.empty_like(sent)
-        lib.all_to_all(got, sent)
+        lib.all_to_all_single(got, sent)
         to, fro = torch.stack([sent.sum(1), got.sum(1)]).tolist()
         outgoing = x.index_select(0, slot // k)
         rows, back = x.new_empty(sum(fro), h), torch.empty_like(outgoing)
-        lib.all_to_all(rows, outgoing, fro, to)
-        lib.all_to_all(back, rows, to, fro)
+        lib.all_to_all_single(rows, outgoing, fro, to)
+        lib.all_to_all_single(back, rows, to, fro)
         home = torch.empty_like(back).index_copy_(0, slot, back).view(mine, k, h)
         return rows, got, (home * score[..., None]).sum(1).to(x.dtype)
 

@@ -48,7 +48,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
             padded = place.empty(each, b, g, d)
             padded[:mine] = part.transpose(0, 1)
             gathered = place.empty(ranks * each, b, g, d)
-            lib.all_gather(gathered, padded)
+            lib.all_gather_into_tensor(gathered, padded)
             all_of_it.copy_(gathered[:s].transpose(0, 1))
 
     alone, me = flash_decode.schedule(unfused=False), place.backend.among([place.backend.rank])

@@ -81,11 +81,11 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     def after(add: Callable[..., None]) -> torch.Tensor:
         add(grouped(hidden, weight, routing.start), routing.slot, score, partial[:t])
-        lib.reduce_scatter(summed, partial)
+        lib.reduce_scatter_tensor(summed, partial)
         return summed[:mine]
 
     found.add(GROUPED, lambda: grouped(hidden, weight, routing.start), library=True)
-    found.add(COMM, lambda: lib.reduce_scatter(summed, partial), library=True)
+    found.add(COMM, lambda: lib.reduce_scatter_tensor(summed, partial), library=True)
     found.add(UNFUSED, lambda: after(sum_by_torch), lambda: after(sum_by_torch), library=True)
     found.add(FUSED_SUM, lambda: after(sum_in_one_kernel), lambda: after(sum_in_one_kernel), library=True)
     return found

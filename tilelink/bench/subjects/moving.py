@@ -1,4 +1,4 @@
-"""What the benchmarks of collectives have in common: sizes, inputs that take turns, and NCCL's as the one to beat."""
+"""All-gather, reduce-scatter and all-to-all against NCCL's, with inputs that take turns; of all-reduce, too, the sizes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from tilelink.bench.contest import COMM, Contest, Place, Roles, Turns, Variants
-from tilelink.bench.subjects.subject import BenchCase
+from tilelink.bench.contest import COMM, Contest, Place, Roles, Sizes, Turns, Variants
+from tilelink.bench.subjects.subject import BenchCase, Subject
+from tilelink.ops import all_gather, all_to_all, reduce_scatter
 
 KIB, MIB = 1024, 1024 * 1024
 COLUMNS = 2048
@@ -60,3 +61,41 @@ def against_nccl(
 
     found.add(COMM, nccl, nccl, library=True)
     return found
+
+
+def gathered(place: Place, sizes: Sizes, ours: Variants) -> Contest:
+    """M rows of N, of all ranks together."""
+    m, n = sizes["M"], sizes["N"]
+    each, mine = place.part(m)
+    out = place.empty(place.backend.ranks * each, n)
+    inputs = rotated(place, 2 * m * n, each, n)
+    return against_nccl(ours, inputs, out, place.libraries.all_gather_into_tensor, lambda: out[:m], mine, M=m)
+
+
+def summed(place: Place, sizes: Sizes, ours: Variants) -> Contest:
+    """M rows of N on every rank."""
+    m, n = sizes["M"], sizes["N"]
+    each, mine = place.part(m)
+    out = place.empty(each, n)
+    inputs = rotated(place, 2 * m * n, place.backend.ranks * each, n)
+    return against_nccl(ours, inputs, out, place.libraries.reduce_scatter_tensor, lambda: out[:mine], m)
+
+
+def exchanged(place: Place, sizes: Sizes, ours: Variants) -> Contest:
+    """M rows of N on every rank, equal parts for all."""
+    m, n = sizes["M"], sizes["N"]
+    ranks, out = place.backend.ranks, place.empty(m, n)
+    inputs, uneven = rotated(place, 2 * m * n, m, n), f"{m} rows are not a multiple of {ranks}" if m % ranks else ""
+    return against_nccl(ours, inputs, out, place.libraries.all_to_all_single, lambda: out.view(ranks, -1, n), m, uneven)
+
+
+def shapes(ranks: int) -> list[BenchCase]:
+    """Bytes on every rank; of an all-gather, of the whole."""
+    del ranks
+    return sized(64 * KIB, MIB, 16 * MIB, 64 * MIB)
+
+
+SUBJECTS = tuple(
+    Subject(op.name, op, shapes, contest, {"M": 8, "N": 64}, "NCCL's")
+    for op, contest in ((all_gather, gathered), (reduce_scatter, summed), (all_to_all, exchanged))
+)
