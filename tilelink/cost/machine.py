@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -189,10 +188,6 @@ class Machine:
         """The same between two ranks, or arrays of ranks."""
         near = np.where(rank == peer, self.signal, self.remote_signal)
         return np.where(self.same_node(rank, peer), near, self.network_signal)
-
-    def arrivals(self, nbytes: float, parts: int) -> Iterator[float]:
-        """When parts of so many bytes are there, which a copy engine brings one after the other; the first is there on entry."""
-        return (at * self.copied(nbytes, remote=True) for at in range(parts))
 
 
 # --------------------------------------------------------------------------------------------------------------- files
