@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import tilelink
 from tilelink.bench.parts import all_gather, gemm, reduce_scatter
-from tilelink.cost import H200, Machine
+from tilelink.cost import H200
 from tilelink.cost.machine import LARGE
 from tilelink.errors import TilelinkError
 from tilelink.pipeline.operator import Operator
@@ -171,12 +171,12 @@ def _random(rows: int, columns: int) -> torch.Tensor:
 
 
 # -------------------------------------------------------------------------------------------------------------- the file
-def file_of(name: str, gpu: str, capability: int, ranks: int, found: Mapping[str, Figure], like: Machine = H200) -> str:
+def file_of(name: str, gpu: str, capability: int, ranks: int, found: Mapping[str, Figure]) -> str:
     """The text of a machine's file."""
     lines = [
-        f"# Measured by `tilelink calibrate` on {ranks} GPU{'' if ranks == 1 else 's'}; what is not said is as of {like.name}.",
+        f"# Measured by `tilelink calibrate` on {ranks} GPU{'' if ranks == 1 else 's'}; what is not said is as of {H200.name}.",
         f'name = "{name}"',
-        f'like = "{like.name}"',
+        f'like = "{H200.name}"',
         f'gpu = "{gpu}"',
         f"capability = {capability}",
         "",

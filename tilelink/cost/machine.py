@@ -158,13 +158,9 @@ class Machine:
         alone = (self.pull if pull else self.push) * (self.few_warps if warps <= FEW_WARPS else 1.0)
         return min(alone, self.peer_link if near else self.network)
 
-    def copy_rate(self, streams: int = 1) -> float:
-        """Of one of so many streams that copy to or from a peer."""
-        return min(self.link / streams, self.peer_link)
-
-    def copied(self, nbytes: float, remote: bool, streams: int = 1) -> float:
-        """A copy by one of so many streams: between GPUs by a copy engine, within one by its SMs."""
-        return self.copy + nbytes / (self.copy_rate(streams) if remote else self.memory / 2)
+    def copied(self, nbytes: float, remote: bool) -> float:
+        """A copy by a stream: between GPUs by a copy engine, within one by its SMs."""
+        return self.copy + nbytes / (min(self.link, self.peer_link) if remote else self.memory / 2)
 
     def exchanged(self, nbytes: float) -> float:
         """In which NCCL brings so many bytes to a rank."""

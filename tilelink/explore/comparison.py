@@ -63,13 +63,13 @@ def error_of(case: Case, backend: Backend, device: str, found: Any) -> float:
 
 
 def _plain(case: Case, backend: Backend, device: str) -> Any:
-    op, given = case.operator, case.given
+    op = case.operator
     assert op.reference_fn is not None, "to be asked for first"
     arguments = [t.float() if t.is_floating_point() else t for t in case.arguments(backend.rank, device)]
-    sizes = {name: given[name] for name in op.uneven if name in given}
+    given = constants_of(op.signature, case.given, op.uneven)
     group = Simulated(backend) if backend.group is None else backend.group
     with torch.no_grad():
-        return op.reference_fn(*arguments, **constants_of(op.signature, given), **sizes, group=group)
+        return op.reference_fn(*arguments, **given, group=group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from tilelink.cost import H200, Machine
 from tilelink.explore.cases import Case
 from tilelink.explore.comparison import PRODUCT, against, error_of, simulated_groups
 from tilelink.explore.replay import again
-from tilelink.ir.topology import Device
 from tilelink.pipeline.tuning import explored, modelled_study
 from tilelink.runtime.launching import along, simulated
 from tilelink.runtime.session import Session, require, using
@@ -21,7 +20,6 @@ from tilelink.runtime.simulated.machine import Recorder
 from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
 from tilelink.tracing import Trace
 from tilelink.tuning.search import Limits
-from tilelink.tuning.space import Space
 from tilelink.tuning.study import On, Study
 from tilelink.tuning.tables import Entry
 
@@ -58,7 +56,6 @@ def run_case(
     seed: int = 0,
     policy: Policy | Turns | None = None,
     delayed_stores: bool = False,
-    device: Device | None = None,
     recorder: Recorder | None = None,
     check: bool = True,
 ) -> Outcome:
@@ -87,7 +84,6 @@ def run_case(
             lambda: _errors(case, calls, known is not None),
             policy=policy,
             delayed_stores=delayed_stores,
-            device=device,
             recorder=recorder,
         )
     return Outcome(tuple(errors), time.perf_counter() - begin, told, known)
@@ -118,20 +114,18 @@ def explore_case(
     case: Case,
     session: Session | None = None,
     *,
+    limits: Limits,
     on: On = "model",
-    limits: Limits | None = None,
-    space: Space | None = None,
     machine: Machine = H200,
 ) -> Study:
     """What `Operator.explore` gives for the case: on the model from its sizes alone, else as this process's rank or on
     simulated ranks."""
-    limits = limits or Limits("descent" if on == "model" else "model")
     if on == "model":
         bound = case.bound(case.topology_on(machine))
-        return modelled_study(case.operator.compiler, bound, limits, space, machine)
+        return modelled_study(case.operator.compiler, bound, limits, None, machine)
 
     def rank() -> Study:
-        return explored(case.operator.calls, _arguments(case), case.given, on, limits, space)
+        return explored(case.operator.calls, _arguments(case), case.given, on, limits)
 
     return _on_ranks(case, session, rank)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -196,10 +196,10 @@ def check_tensors(of: Declared, tensors: Sequence[Any]) -> None:
     _check_dtypes(of, tensors)
 
 
-def constants_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call that are no sizes."""
+def constants_of(signature: Signature, given: Mapping[str, Any], sizes: Collection[str] = ()) -> dict[str, Any]:
+    """The keyword arguments of a call that are no sizes, or these ones."""
     dims = sizes_of(signature)
-    return {k: v for k, v in given.items() if k not in dims}
+    return {k: v for k, v in given.items() if k not in dims or k in sizes}
 
 
 def _check_tensor(of: Declared, k: int, t: Any) -> None:

@@ -162,8 +162,7 @@ class Calls:
         if outs and (wrong := Written.outside(name, loc, tensors, outs).refused(tensors, outs)) is not None:
             raise wrong
         if given:
-            sizes = {dim: given[dim] for dim in self.uneven if dim in given}
-            given = constants_of(self.compiler.signature, given) | sizes
+            given = constants_of(self.compiler.signature, given, self.uneven)
         with torch.no_grad() if any(t.requires_grad for t in tensors) else NOTHING:
             found = self.reference(*tensors, **given, group=session.backend.group)
         if out is None:
@@ -204,7 +203,7 @@ class Calls:
             bound = bind_here(self.compiler, session, mine, given)
             return self.choice(bound, plain=self.has_plain(session.backend, bound))
 
-        return on_ranks(tensors, None, None, here)
+        return on_ranks(tensors, None, None if are_lists(tensors) else require(), here)
 
     def tiled(self, bound: Bound) -> Compiler:
         """What compiles the tile programs that run, or would if they did: with the schedule that was measured, if any."""

@@ -269,7 +269,7 @@ def explored(
     given: dict[str, Any],
     on: On,
     limits: Limits,
-    space: Space | None,
+    space: Space | None = None,
     *,
     ranks: int | None = None,
     topology: Topology | None = None,

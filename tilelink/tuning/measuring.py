@@ -80,7 +80,6 @@ def interleaved(
     runs: Runs,
     rounds: int,
     fresh: Callable[[], None],
-    done: Callable[[], None] = lambda: None,
     *,
     seconds: float = math.inf,
 ) -> tuple[dict[str, Times], dict[str, str]]:
@@ -89,7 +88,6 @@ def interleaved(
     Args:
         rounds: in each, every contender is timed once; each round begins with another one.
         fresh: called before every round, makes new inputs.
-        done: called after every round.
         seconds: after which no further round begins, if `LEAST` have been run.
     """
     missing: dict[str, str] = {}
@@ -112,7 +110,6 @@ def interleaved(
             host: list[float] = []
             ms = backend.timed(_clocked(runs[name], host), alive[name])
             mine[name].append((ms, host[-1], backend.late))
-        done()
     everyones = backend.agree(mine)
     return {name: slowest([of_rank[name] for of_rank in everyones]) for name in names}, missing
 
