@@ -65,7 +65,7 @@ def calibrate(session: Session | None) -> tuple[str, dict[str, Figure]]:
         left = SECONDS - (time.monotonic() - begun)
         if max(session.backend.agree(-left)) > 0:
             return {}
-        times, _ = interleaved(session.backend, runs, ROUNDS, lambda: None, seconds=left / 4)
+        times, _ = interleaved(session.backend, runs, ROUNDS, seconds=left / 4)
         return {name: 1e3 * found.median for name, found in times.items()}
 
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

@@ -41,7 +41,7 @@ def _traced(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[
     else:
         plain = Prepared(compiler, session, tensors, (), given)
         runs = {"plain": lambda: plain.run(tensors), "traced": traced}
-        times, missing = interleaved(backend, runs, ROUNDS, lambda: None)
+        times, missing = interleaved(backend, runs, ROUNDS)
         assert not missing, missing
         ms, untraced = times["traced"].median, times["plain"].median
         before: Any = traced()

@@ -79,7 +79,7 @@ def interleaved(
     backend: Backend,
     runs: Runs,
     rounds: int,
-    fresh: Callable[[], None],
+    fresh: Callable[[], object] = lambda: None,
     *,
     seconds: float = math.inf,
 ) -> tuple[dict[str, Times], dict[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from tilelink.ir.schedule import Placement, Schedule
-from tilelink.tuning.space import Coordinate, Space, changed, coordinates
+from tilelink.tuning.space import Space, changed, coordinates
 from tilelink.tuning.study import Study, unknown, wanted
 
 Method = Literal["exhaustive", "random", "annealing", "descent", "model", "optuna"]
@@ -106,7 +106,7 @@ def annealing(of: Candidates) -> Batches:
     """From the schedule to begin with to one that differs in one step, which is kept if it is faster, and sometimes if not."""
     chosen, now, heat, stale = random.Random(of.seed), of.start, HOT, 0
     while stale < STALE:
-        ways = [c for c in _varied(of, now) if len(c.options) > 1]
+        ways = [c for c in coordinates(of.space, now) if len(c.options) > 1]
         if not ways:
             return
         way = chosen.choice(ways)
@@ -130,7 +130,7 @@ def descent(of: Candidates) -> Batches:
         for path in of.space:
             for k in itertools.count():
                 best = of.study.best.schedule
-                found = [c for c in _varied(of, best) if c.path == path]
+                found = [c for c in coordinates(of.space, best) if c.path == path]
                 if k >= len(found):
                     break
                 yield from _promising(of, [changed(of.space, best, path, o) for o in found[k].options])
@@ -247,10 +247,6 @@ def by_optuna(of: Candidates) -> Batches:
             asked.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
             asked.tell(trial, us)
-
-
-def _varied(of: Candidates, around: Schedule) -> list[Coordinate]:
-    return coordinates(of.space, around)
 
 
 METHODS: dict[str, Callable[[Candidates], Batches]] = {

@@ -102,7 +102,8 @@ class Search:
         """
         self._begun = time.monotonic()
         method = method_named(self.study.method)
-        known = self.ranks.agree(self._known())[0]
+        file = self.limits.file if self.ranks.rank == 0 else None
+        known = self.ranks.agree([] if file is None else file.load(self.study))[0]
         self.study.tried.update({trial.schedule: trial for trial in known})
         self._try([self.start], lambda: False)
         first = self.study.tried[self.start]
@@ -169,10 +170,6 @@ class Search:
             self.limits.file.add(found)
         if self.limits.progress is not None:
             self.limits.progress(self.study)
-
-    def _known(self) -> list[Trial]:
-        """On rank 0 what the file has."""
-        return self.limits.file.load(self.study) if self.limits.file is not None and self.ranks.rank == 0 else []
 
 
 def complete(plan: Plan, schedule: Schedule) -> Schedule:
@@ -301,7 +298,7 @@ class Measured:
         if self.reference is not None:
             runs["plain"] = self.reference
         rounds = 1 if self.exact else ROUNDS
-        final, missing = interleaved(self.backend, runs, rounds, lambda: None, seconds=seconds)
+        final, missing = interleaved(self.backend, runs, rounds, seconds=seconds)
         for candidate in candidates:
             candidate.close()
         study.final.update({s: final[str(k)] for k, s in enumerate(ranked) if str(k) in final})
