@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
-from inspect import signature as parameters_of
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilelink.cost import Machine
@@ -20,7 +19,7 @@ from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, evalu
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, bind_shapes
+from tilelink.pipeline.arguments import Bound, bind_shapes, keywords_of
 from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.grid import grid_of
@@ -353,21 +352,17 @@ class Case:
 
 def constants_of(operator: Operator) -> list[str]:
     """The constants that a call has to name."""
-    return [p.name for p in _keywords(operator) if p.default is Parameter.empty]
+    return [name for name, default in keywords_of(operator).items() if default is Parameter.empty]
 
 
 def numbers_of(operator: Operator) -> dict[str, int]:
     """The constants that a call may name and that are whole numbers, as `splits`, and what they are otherwise."""
-    return {p.name: p.default for p in _keywords(operator) if type(p.default) is int}
+    return {name: default for name, default in keywords_of(operator).items() if type(default) is int}
 
 
 def flags_of(operator: Operator) -> list[str]:
     """The constants that a call may name and that are true or false, as `causal`."""
-    return [p.name for p in _keywords(operator) if type(p.default) is bool]
-
-
-def _keywords(operator: Operator) -> list[Parameter]:
-    return [p for p in parameters_of(operator.fn).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+    return [name for name, default in keywords_of(operator).items() if type(default) is bool]
 
 
 def names_of(operator: Operator) -> list[str]:

@@ -141,10 +141,14 @@ def _stored(t: torch.Tensor, without: tuple[int, ...]) -> torch.Tensor:
     return t.view(torch.uint8) if t.dtype == torch.bool else t
 
 
+def keywords_of(of: Declared) -> dict[str, Any]:
+    """The constants that a body takes, with what they are where no call says it; `Parameter.empty`: each call has to."""
+    return {p.name: p.default for p in inspect.signature(of.fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
 def in_words(of: Declared, bound: Bound) -> str:
     """A call in words: what has to be the same on all ranks. Defaults of the operator's body are constants too."""
-    given = {p.name: p.default for p in inspect.signature(of.fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    constants = {**given, **dict(bound.constants)}
+    constants = {**keywords_of(of), **dict(bound.constants)}
     said = [f"{name}={_without_address(value)}" for name, value in sorted(constants.items())]
     return f"{of.name}({', '.join([*(f'{n}={size}' for n, size in bound.sizes), *bound.dtypes, *said])})"
 

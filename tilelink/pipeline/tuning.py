@@ -36,53 +36,45 @@ from tilelink.version import __version__
 log = logging.getLogger("tilelink")
 
 
-Written = Sequence[tuple[torch.Tensor, torch.Tensor]]
-"""Arguments that programs write to, and what they were when the call came."""
-
-
 @dataclass(slots=True)
 class RankCandidate:
     """A candidate of a search: the operator with one schedule, on this rank's tensors."""
 
     compiler: Compiler
-    session: Session
-    bound: Bound
-    tensors: Sequence[Any]
-    given: dict[str, Any]
-    written: Written = ()
+    of: Tuning
     prepared: Prepared | None = None
     opened: bool = False
 
     def plan(self) -> Plan:
-        return self.compiler.compiled(self.bound, self.session.vigil.checks).plan
+        return self.compiler.compiled(self.of.bound, self.of.session.vigil.checks).plan
 
     def allocate(self) -> None:
-        self.opened = self.compiler.identity not in self.session.workspaces
-        self.prepared = Prepared(self.compiler, self.session, self.tensors, (), self.given)
+        self.opened = self.compiler.identity not in self.of.session.workspaces
+        self.prepared = Prepared(self.compiler, self.of.session, self.of.tensors, (), self.of.given)
 
     def compile(self) -> None:
         assert self.prepared is not None
-        self.prepared.load(self.tensors)
+        self.prepared.load(self.of.tensors)
 
     def run(self, outs: Sequence[torch.Tensor] = ()) -> Any:
         if self.prepared is None:
             self.allocate()
         assert self.prepared is not None
-        values = self.prepared.run(self.tensors, outs)
+        values = self.prepared.run(self.of.tensors, outs)
         return values[0] if len(values) == 1 else values
 
     def checked(self) -> tuple[torch.Tensor, ...]:
         """Results, and arguments that programs write to."""
         assert self.prepared is not None
-        restore(self.written)
+        self.of.restore()
         values = results(self.run([make().zero_() for make in self.prepared.fresh]))
-        return (*values, *(t.clone() for t, _ in self.written))
+        return (*values, *(t.clone() for t, _ in self.of.written))
 
     def close(self) -> None:
         """A workspace that calls have used before stays with them."""
         self.prepared = None
         if self.opened:
-            self.session.close(self.compiler.identity)
+            self.of.session.close(self.compiler.identity)
 
 
 class Tuning:
@@ -97,7 +89,8 @@ class Tuning:
         self.plain: Callable[[], Any] | None = None
         if calls.has_plain(session.backend, self.bound):
             self.plain = lambda: calls.plain(session, tensors, None, given)
-        self.written: Written = [(tensors[k], tensors[k].clone()) for k, _ in stored(self.plan)]
+        self.written = [(tensors[k], tensors[k].clone()) for k, _ in stored(self.plan)]
+        """Arguments that programs write to, and what they were when the call came."""
 
     def known(self, space: Space | None = None) -> Entry | None:
         """What rank 0 has in its cache, for all ranks, if it may be taken; the log says why not. Collective.
@@ -133,7 +126,9 @@ class Tuning:
         """Why a schedule from disk is not taken; the same on all ranks."""
         further = [p for options in (space or {}).values() for p in options]
         functions = known(self.compiler.schedule, self.plan.wiring, further)
-        told = self.session.backend.agree(unknown(entry.schedule, functions) or self._without_plain(entry))
+        plain = self.plain is not None and not reads_tables(self.plan)
+        why = "" if plain or not entry.schedule.unfused else "it is the unfused form, which such calls do not have"
+        told = self.session.backend.agree(unknown(entry.schedule, functions) or why)
         problem = next((why for why in told if why), "")
         if problem or entry.schedule.unfused:
             return problem
@@ -142,13 +137,12 @@ class Tuning:
             own = "" if self._plain_says else measured.wrong(replace(self.compiler.schedule, unfused=False))
             problem = own or measured.wrong(entry.schedule)
         finally:
-            restore(self.written)
+            self.restore()
         return problem and f"{'the operator by default' if own else 'it'} does not run here, or not right: {problem}"
 
-    def _without_plain(self, entry: Entry) -> str:
-        if not entry.schedule.unfused or (self.plain is not None and not reads_tables(self.plan)):
-            return ""
-        return "it is the unfused form, which such calls do not have"
+    def restore(self) -> None:
+        for t, before in self.written:
+            t.copy_(before)
 
     @property
     def _plain_says(self) -> bool:
@@ -168,8 +162,7 @@ class Tuning:
             return apart(got, wanted[0]) <= tolerance(t.dtype for t in (*self.tensors, *wanted[0]))
 
         def make(schedule: Schedule) -> RankCandidate:
-            compiler = replace(self.compiler, schedule=schedule)
-            return RankCandidate(compiler, self.session, self.bound, self.tensors, self.given, self.written)
+            return RankCandidate(replace(self.compiler, schedule=schedule), self)
 
         free = _free if backend.topology.backend != "simulated" else lambda: 1 << 40
         return Measured(backend, make, same, self.plain, free)
@@ -187,7 +180,7 @@ class Tuning:
             study = search.run()
             measured.decide(study, search.seconds_left)
         finally:
-            restore(self.written)
+            self.restore()
         return study
 
     def found(self, budget: float, space: Space | None = None, *, fresh: bool = False) -> tuple[Entry, Study | None]:
@@ -298,11 +291,6 @@ def explored(
         return Tuning(calls, here, mine, dict(given)).search(limits, space)
 
     return on_ranks(tensors, group, session if on == "simulated" else session or require(), search)
-
-
-def restore(written: Written) -> None:
-    for t, before in written:
-        t.copy_(before)
 
 
 def _free() -> int:
