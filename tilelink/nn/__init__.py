@@ -8,7 +8,7 @@ Never knows: how an operator runs.
 from typing import TYPE_CHECKING
 
 from tilelink.nn import functional
-from tilelink.nn.attention import ParallelAttention
+from tilelink.nn.attention import ParallelAttention, SequenceParallelAttention
 from tilelink.nn.clipping import clip_grad_norm_
 from tilelink.nn.groups import group_name
 from tilelink.nn.layer import Layer
@@ -17,7 +17,6 @@ from tilelink.nn.mlp import ParallelMLP
 from tilelink.nn.moe import ParallelMoE
 from tilelink.nn.operators import Call, TorchOperator, register
 from tilelink.nn.replicated import Replicated
-from tilelink.nn.sequence import SequenceParallelAttention
 from tilelink.nn.whole import load_whole_state_dict, whole_state_dict
 
 if TYPE_CHECKING:

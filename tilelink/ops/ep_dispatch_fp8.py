@@ -6,8 +6,8 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.ep_dispatch import assign
 from tilelink.ops.ep_dispatch import reference as exact
+from tilelink.ops.routing import assign
 
 
 @tilelink.program("T H, e C i32 <T, e R/R i32 <C+1 -> e/R R C H f8e4m3 partial, e/R R C f32 partial, e/R R i32")

@@ -7,6 +7,7 @@ from typing import Any
 import tilelink
 from tilelink.ops.attention import exponent
 from tilelink.ops.decoding import merge, partial_decode
+from tilelink.ops.parts import gathered
 
 
 def parts_of(tiles: int, positions: int) -> int:
@@ -58,12 +59,8 @@ def reference(
 ) -> Any:
     """The same in plain torch, one after the other."""
     import torch
-    import torch.distributed as dist
     from torch.nn.functional import scaled_dot_product_attention as attend
 
-    whole = [[torch.empty_like(t) for _ in range(dist.get_world_size(group))] for t in (keys, values)]
-    for parts, mine in zip(whole, (keys, values), strict=True):
-        dist.all_gather(parts, mine.contiguous(), group=group)
-    k, v = (torch.cat(parts, 1).transpose(1, 2) for parts in whole)
+    k, v = (gathered(t.transpose(0, 1), group).permute(1, 2, 0, 3) for t in (keys, values))
     there = torch.arange(k.shape[2], device=q.device) < lengths[:, None]
     return attend(q, k, v, attn_mask=there[:, None, None, :], scale=scale)

@@ -81,3 +81,23 @@ def place(choice: Any, counts: Any, order: Any, start: Any, slot: Any, blocks: A
     tl.producer_tile_notify(order)
     tl.producer_tile_notify(start)
     tl.producer_tile_notify(slot)
+
+
+@tilelink.program("T k i32 <e -> e C i32 <T partial, e i32 <C+1, T k i32 <C once")
+def assign(choice: Any, who: Any, many: Any, at: Any) -> None:
+    """The tokens of each expert in their order, as many as there is room for; which row of its expert each choice has."""
+    e, n = tl.tile_id(many), 0
+    for t in tl.tiles(choice, axis=0):
+        tl.consumer_tile_wait(choice, t)
+        chosen = tl.tile_load(choice, t, other=-1)
+        one = (chosen == e).to(tl.int32)
+        row = tl.where(tl.ravel(one) > 0, n + tl.cumsum(tl.ravel(one)) - 1, -1)
+        row = tl.where(row < tl.size(who, 1), row, -1)
+        tl.tile_store(who, (e, row), tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * one))
+        # The first expert's tile answers for those of no expert.
+        tl.tile_store(at, t, tl.reshape(row, one.shape), mask=chosen == tl.where((chosen < 0) & (e == 0), -1, e))
+        n += tl.sum(one)
+    tl.tile_store(many, e, tl.minimum(n, tl.size(who, 1)))
+    tl.producer_tile_notify(who, e)
+    tl.producer_tile_notify(many, e)
+    tl.producer_tile_notify(at)
