@@ -89,7 +89,7 @@ def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:
         name, loc = constant.name, state.loc(argument)
         given = Variable(named(name), loc) if constant.kind == "float" else root(name, loc, static=True)
         state.env[name] = given
-        if not state.bound_once(name):
+        if name not in state.once:
             state.assigned[name] = state.fresh(name)
             state.keep(name, loc)
     state.flags = frozenset(c.name for c in constants if c.kind == "bool")

@@ -42,6 +42,8 @@ class Lowering:
         bounds: generated names of bounds that are known here.
         conditional: why a load may not be taken out of the expression being lowered.
         raw: the program has a pointer.
+        once: names that one line alone binds, so that they may be those of ops. Ops are told apart by their names alone, and
+            formulas speak of these: no op has a name that another line binds.
         flags: constants of the program that are bools.
         walks: what the ops call the variable of a loop, by its name and what it walks.
         assigned: what the ops call a name that lines assign, where that is not the name: a constant keeps its own.
@@ -56,6 +58,7 @@ class Lowering:
         lower: Callable[[Lowering, ast.expr], Value],
     ) -> None:
         self.source = source
+        self.loc, self.fail = source.loc, source.fail
         self._lower = lower
         self.scope = scope
         self.params = {p.name: p for p in params}
@@ -73,22 +76,13 @@ class Lowering:
         self.raw = False
         bound = list(bound_names(source.node))
         self.locals = frozenset(bound)
-        self._once = frozenset(n for n in bound if bound.count(n) == 1)
+        self.once = frozenset(n for n in bound if bound.count(n) == 1)
         walked = [n.target for n in ast.walk(source.node) if isinstance(n, ast.For)]
         loops = [target.id for target in walked if isinstance(target, ast.Name)]
         self._of_loops = frozenset(n for n in loops if bound.count(n) == loops.count(n))
         self.walks: dict[tuple[str, object], str] = {}
         self.assigned: dict[str, str] = {}
         self._taken = {n.id for n in ast.walk(source.node) if isinstance(n, ast.Name)} | self.locals | RESERVED
-
-    # ------------------------------------------------------------------------------------------------------ diagnostics
-    def loc(self, node: ast.AST) -> Loc:
-        return self.source.loc(node)
-
-    def fail(
-        self, code: str, node: ast.AST | Loc, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()
-    ) -> NoReturn:
-        self.source.fail(code, node, message, why, hint, notes)
 
     def lower(self, node: ast.expr) -> Value:
         """The value of an expression (`expressions.lower`, handed in: primitives and expressions need each other)."""
@@ -143,18 +137,13 @@ class Lowering:
                 return False
         return not any(isinstance(n, ast.Call) for n in ast.walk(value.node))
 
-    def bound_once(self, name: str) -> bool:
-        """Only one line binds the name, so it may be that of an op. Ops are told apart by their names alone, and formulas
-        speak of these: no op has a name that another line binds."""
-        return name in self._once
-
     def said(self, name: str) -> str:
         """What the ops call the variable that lines of the program assign by this name."""
         return self.assigned.get(name, name)
 
     def loop_variable(self, name: str, walked: object) -> str:
         """What the ops call the variable of a loop: its name, unless that stands for something else elsewhere."""
-        if self.bound_once(name):
+        if name in self.once:
             return name
         known = self.walks.get((name, walked))
         if known is None or known in self.around:
@@ -187,12 +176,6 @@ class Lowering:
         why, note = "an index keeps its name while it lasts", Note(f"`{name}` is bound here", before)
         message = f"`{name}` is the name of an index and is bound again"
         self.fail("TL153", node, message, why, "use another name", (note,))
-
-    def check_target(self, target: ast.Name) -> None:
-        """Refuses to assign a tensor parameter."""
-        if target.id in self.params:
-            why = "a parameter stands for one tensor throughout the program"
-            self.fail("TL126", target, f"the tensor `{target.id}` is assigned", why, "use another name")
 
     def lose(self, name: str, binding: Binding | None, loc: Loc) -> None:
         """Remembers where a name was bound that is not bound on every path."""

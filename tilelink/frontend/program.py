@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError, with_article
 from tilelink.frontend.binding import (
@@ -20,7 +20,7 @@ from tilelink.frontend.binding import (
 from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
-from tilelink.frontend.progress import NOWHERE, Trace, called_in, tracing
+from tilelink.frontend.progress import NOWHERE, Trace, called_in
 from tilelink.frontend.source import call_site, plain_function
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.ir import Shown
@@ -86,10 +86,46 @@ class Program(Shown):
         Raises:
             TilelinkError: TL201 to TL209, TL213.
         """
-        program = self.captured
-        if (run := tracing()) is not None:
-            run.found += self._outside.found
-        return _add_step(program, tensors, keywords, name, over, schedule)
+        program, signature, placement = self.captured, self.signature, cast("object", schedule)
+        run, loc = called_in(program.name)
+        run.found += self._outside.found
+        path = run.take_path(name or program.name, loc)
+        run.share(program, loc)
+        if not len(signature.inputs) <= len(tensors) <= len(signature.shapes):
+            wrong_count(program.name, len(tensors), signature, loc)
+        if placement is not None and not isinstance(placement, Placement):
+            why, hint = "it says how one step runs", "give tilelink.sms(…), copy_engine(…), fused(…) or library(…)"
+            raise TilelinkError("TL209", f"`schedule={placement!r}`", loc=loc, why=why, hint=hint)
+        more = ("name", "over", "schedule") if len(run.frame.dimensions.ranks.names) > 1 else ("name", "schedule")
+        sizes, constants, named = _keywords(program, keywords, more, loc)
+        given: dict[str, Given] = {}
+        for param, value in (*((p.name, v) for p, v in zip(program.params, tensors, strict=False)), *named.items()):
+            if param in given:
+                message = f"`{param}` of `{program.name}` is given twice"
+                raise TilelinkError("TL202", message, loc=loc, why="by position and by name", hint="give it once")
+            given[param] = given_tensor(program.name, param, program.param(param).shape, value, loc)
+        axis = _axis_of(run, program, list(given.values()), over, loc)
+        ranks = run.ranks.along(axis) if axis is not None else Ranks({}, run.ranks.sizes)
+        dimensions = Dimensions(program.name, signature, ranks, loc)
+        slots = dimensions.take(list(given.values()), sizes)
+        for made in _results(run, program, path, given, dimensions):
+            given[made.param] = made
+            slots[made.param] = align(made, program.name, loc, ranks)
+        tables = {name: g.record for name, g in given.items()}
+        bindings: list[Binding] = []
+        for param in program.params:
+            record = given[param.name].record
+            record.uses += 1
+            if record.origin == "declared" and record.uses == 1:
+                # What `symmetric` declares is called as its first user calls it.
+                record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
+            view = tuple(_view(record, slot, tables, dimensions) for slot in slots[param.name])
+            bindings.append(Binding(param.name, record.key, view))
+        shipped = run.shipped.get(path, placement)
+        step = Step(path, program, tuple(bindings), tuple(constants.items()), loc or NOWHERE, shipped, axis or "")
+        run.steps.append(step)
+        outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def __repr__(self) -> str:
         return f"<tile program {self.name}: {self.signature}>"
@@ -126,56 +162,6 @@ def program(
 
 
 # --------------------------------------------------------------------------------------------------------------------- calls
-def _add_step(
-    program: TileProgram,
-    args: Sequence[object],
-    kwargs: Mapping[str, Any],
-    use: str | None,
-    over: str | None,
-    placement: object,
-) -> Any:
-    """A use of a tile program in an operator's body: one step, and the tensors that it writes."""
-    run, loc = called_in(program.name)
-    path = run.take_path(use or program.name, loc)
-    run.share(program, loc)
-    signature = program.signature
-    if not len(signature.inputs) <= len(args) <= len(signature.shapes):
-        wrong_count(program.name, len(args), signature, loc)
-    if placement is not None and not isinstance(placement, Placement):
-        why, hint = "it says how one step runs", "give tilelink.sms(…), copy_engine(…), fused(…) or library(…)"
-        raise TilelinkError("TL209", f"`schedule={placement!r}`", loc=loc, why=why, hint=hint)
-    more = ("name", "over", "schedule") if len(run.frame.dimensions.ranks.names) > 1 else ("name", "schedule")
-    sizes, constants, named = _keywords(program, kwargs, more, loc)
-    given: dict[str, Given] = {}
-    for param, value in (*((p.name, v) for p, v in zip(program.params, args, strict=False)), *named.items()):
-        if param in given:
-            message = f"`{param}` of `{program.name}` is given twice"
-            raise TilelinkError("TL202", message, loc=loc, why="by position and by name", hint="give it once")
-        given[param] = given_tensor(program.name, param, program.param(param).shape, value, loc)
-    axis = _axis_of(run, program, list(given.values()), over, loc)
-    ranks = run.ranks.along(axis) if axis is not None else Ranks({}, run.ranks.sizes)
-    dimensions = Dimensions(program.name, signature, ranks, loc)
-    slots = dimensions.take(list(given.values()), sizes)
-    for made in _results(run, program, path, given, dimensions):
-        given[made.param] = made
-        slots[made.param] = align(made, program.name, loc, ranks)
-    tables = {name: g.record for name, g in given.items()}
-    bindings: list[Binding] = []
-    for param in program.params:
-        record = given[param.name].record
-        record.uses += 1
-        if record.origin == "declared" and record.uses == 1:
-            # What `symmetric` declares is called as its first user calls it.
-            record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
-        view = tuple(_view(record, slot, tables, dimensions) for slot in slots[param.name])
-        bindings.append(Binding(param.name, record.key, view))
-    shipped = run.shipped.get(path, placement)
-    step = Step(path, program, tuple(bindings), tuple(constants.items()), loc or NOWHERE, shipped, axis or "")
-    run.steps.append(step)
-    outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
 def _view(record: Record, slot: Slot, tables: Mapping[str, Record], dimensions: Dimensions) -> ViewAxis:
     """An axis of a parameter over its tensor. `tables`: the tensors of the other parameters."""
     declared = slot.declared

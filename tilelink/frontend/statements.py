@@ -152,13 +152,23 @@ def _augmented(state: Lowering, node: ast.AugAssign) -> None:
 
 
 def _to_target(state: Lowering, target: ast.expr, value: ast.expr, node: ast.stmt) -> None:
-    if isinstance(target, ast.Name):
-        _to_name(state, target, value, node)
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        names = [e if isinstance(e, ast.Name) else _bad_target(state, e) for e in target.elts]
-        _to_names(state, names, value, node)
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    names = [e if isinstance(e, ast.Name) else _bad_target(state, e) for e in parts]
+    for name in names:
+        _check_target(state, name)
+    word = state.primitive(value)
+    if isinstance(value, ast.Call) and word is not None and primitives.PRIMITIVES[word].kind == "domain":
+        _domain(state, names, primitives.invoke(state, value, word), value, alone=isinstance(target, ast.Name))
+    elif isinstance(target, ast.Name):
+        _to_name(state, target, value, node, word)
     else:
-        _bad_target(state, target)
+        _to_names(state, names, value, node)
+
+
+def _check_target(state: Lowering, target: ast.Name) -> None:
+    if target.id in state.params:
+        why = "a parameter stands for one tensor throughout the program"
+        state.fail("TL126", target, f"the tensor `{target.id}` is assigned", why, "use another name")
 
 
 def _bad_target(state: Lowering, target: ast.expr) -> NoReturn:
@@ -168,15 +178,11 @@ def _bad_target(state: Lowering, target: ast.expr) -> NoReturn:
     state.fail("TL111", target, f"assignment to `{ast.unparse(target)}` in a tile program", "blocks are values", hint)
 
 
-def _to_name(state: Lowering, target: ast.Name, value: ast.expr, node: ast.stmt) -> None:
-    state.check_target(target)
-    if isinstance(value, ast.Call) and (name := state.primitive(value)) is not None:
-        if primitives.PRIMITIVES[name].kind == "domain":
-            _domain_to_name(state, target, primitives.invoke(state, value, name), value)
-            return
+def _to_name(state: Lowering, target: ast.Name, value: ast.expr, node: ast.stmt, word: str | None) -> None:
+    if isinstance(value, ast.Call) and word is not None:
         # The op has the name itself, unless other lines bind that too.
-        once = state.bound_once(target.id)
-        lowered = primitives.value_of(state, value, name, target.id if once else None)
+        once = target.id in state.once
+        lowered = primitives.value_of(state, value, word, target.id if once else None)
         _bind_value(state, target, lowered, name=lowered.text)
         if not once:
             state.keep(target.id, state.loc(value))
@@ -189,12 +195,6 @@ def _to_name(state: Lowering, target: ast.Name, value: ast.expr, node: ast.stmt)
 
 
 def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast.stmt) -> None:
-    for name in names:
-        state.check_target(name)
-    called = state.primitive(value)
-    if isinstance(value, ast.Call) and called is not None and primitives.PRIMITIVES[called].kind == "domain":
-        _domain_to_names(state, names, primitives.invoke(state, value, called), value)
-        return
     alias = tile_alias(state, value)
     if isinstance(alias, TileTuple):
         _fits(state, node, len(names), len(alias.vars), f"`{ast.unparse(value)}`")
@@ -205,7 +205,7 @@ def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast
         _fits(state, node, len(names), len(value.elts), "the right side")
         if _independent(names, value.elts):
             for name, element in zip(names, value.elts, strict=True):
-                _to_name(state, name, element, node)
+                _to_target(state, name, element, node)
             return
         values = [state.lower(e) for e in value.elts]
         vector, positional = any(v.rank != 0 for v in values), all(v.positional for v in values)
@@ -249,18 +249,14 @@ def _bind_value(
 
 
 # ----------------------------------------------------------------------------------------------------------- the domain
-def _domain_to_name(state: Lowering, target: ast.Name, param: Param, node: ast.Call) -> None:
+def _domain(state: Lowering, names: list[ast.Name], param: Param, node: ast.Call, *, alone: bool) -> None:
+    """Binds the indices of the program's tile; `alone`: to one name for all of them, if there are several."""
     axes = param.shape.axes
-    if len(axes) == 1:
-        _bind_domain(state, param, [None if target.id == "_" else target.id], node, target)
+    if alone and len(axes) != 1:
+        indices = [state.fresh(f"{names[0].id}_{a.name.lower()}") for a in axes]
+        _bind_domain(state, param, list(indices), node, names[0])
+        state.bind(names[0].id, TileTuple(tuple(indices), state.loc(node)), names[0])
         return
-    names = [state.fresh(f"{target.id}_{a.name.lower()}") for a in axes]
-    _bind_domain(state, param, list(names), node, target)
-    state.bind(target.id, TileTuple(tuple(names), state.loc(node)), target)
-
-
-def _domain_to_names(state: Lowering, names: list[ast.Name], param: Param, node: ast.Call) -> None:
-    axes = param.shape.axes
     if len(names) != len(axes):
         why = f"`{param.name}` is `{param.shape}`"
         why += "; axes behind `...` have no index" if param.shape.rest is not None else ""
@@ -309,7 +305,7 @@ def _for(state: Lowering, node: ast.For) -> None:
     if not isinstance(target, ast.Name):
         why = "a loop gives one index at a time"
         state.fail("TL111", target, f"a loop into `{ast.unparse(target)}` in a tile program", why, "write one name")
-    state.check_target(target)
+    _check_target(state, target)
     if is_index(old := state.env.get(target.id)):
         state.bound_again(target.id, old.loc, target)
     if isinstance(node.iter, ast.Call):

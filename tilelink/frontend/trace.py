@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter
 from inspect import signature as parameters_of
@@ -24,12 +25,12 @@ from tilelink.frontend.binding import (
 from tilelink.frontend.outside import Found, found_by
 from tilelink.frontend.progress import NOWHERE, Frame, Trace, called_in, running
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
-from tilelink.frontend.wiring import assemble
-from tilelink.frontend.wording import count
-from tilelink.ir.formula import Sym
+from tilelink.frontend.wording import count, numbered
+from tilelink.ir.formula import Sym, substitute, symbols
+from tilelink.ir.program import At, Holder, Load, Move, Notify, Op, Store, TileProgram, Wait, rewritten
 from tilelink.ir.schedule import Placement, under
-from tilelink.ir.shape import RANK_AXIS, Signature, dims_of
-from tilelink.ir.wiring import Wiring
+from tilelink.ir.shape import RANK_AXIS, Signature, around, dims_of, distance
+from tilelink.ir.wiring import Binding, Step, TensorAxis, TensorDecl, ViewAxis, Wiring
 
 # ------------------------------------------------------------------------------------------------------------ whole operators
 DEEPEST = 32
@@ -70,22 +71,30 @@ def trace(
     run = Trace({RANK_AXIS: ranks} if axes is None else axes)
     dimensions = Dimensions(name, signature, run.ranks, loc, operator=True)
     given = _arguments(dimensions, signature, names, sizes, dtypes, constants)
-    tensors = [run.record(one.record) for one in given]
+    arguments = [run.record(one.record) for one in given]
     dimensions.take(given)
     with running(run), run.inside(Frame(name, "", dimensions, signature.dtype(dtypes) or "f32")):
-        results = _results(dimensions, signature, fn(*tensors, **constants), loc)
+        results = _results(dimensions, signature, fn(*arguments, **constants), loc)
     if found is not None:
         found += [*found_by(fn), *run.found]
-    return assemble(
+    # Declared tensors that nobody uses or returns are left out; names are given last, when all tensors are known.
+    returned = [t.record for t in results]
+    kept = [r for r in run.records if r.origin != "declared" or r.uses or r in returned]
+    known = (*sizes_of(signature), *(a.name for a in _rest(sizes)))
+    called = _names(kept, set(known))
+    tensors = tuple(_declared(r, called) for r in kept)
+    used = {s for t in tensors for a in t.axes for s in symbols(a.size)}
+    along = zip(run.steps, _axes_of(run.steps, tuple(run.ranks.sizes)), strict=True)
+    return Wiring(
         name=name,
         signature=signature,
-        sizes=(*sizes_of(signature), *(a.name for a in _rest(sizes))),
-        records=run.records,
-        steps=run.steps,
-        arguments=[one.record for one in given],
-        results=[t.record for t in results],
+        sizes=tuple(s for s in known if s in used),
+        tensors=tensors,
+        steps=tuple(_step(s, called, a, run.ranks.sizes[a]) for s, a in along),
+        arguments=tuple(called[one.record.key] for one in given),
+        results=tuple(called[r.key] for r in returned),
         loc=loc or NOWHERE,
-        axes=run.ranks.sizes,
+        axes=tuple(run.ranks.sizes),
     )
 
 
@@ -262,3 +271,88 @@ def _relabelled(dimensions: Dimensions, given: Given, slots: tuple[Slot, ...]) -
             size = dimensions.part(axis) if dimensions.is_local(slot.declared, axis) else axis.size
             axes[slot.at] = replace(axis, name=slot.dim, size=size)
     return SymbolicTensor(given.record, tuple(axes))
+
+
+# ----------------------------------------------------------------------------------------------- the frozen form of a trace
+def _axes_of(steps: Sequence[Step], axes: Sequence[str]) -> list[str]:
+    """The axis of ranks of each step. One that speaks of none goes with who takes what it makes, for they share its tiles;
+    else with who makes what it takes, of its first tensor if they differ."""
+    found = [s.axis for s in steps]
+    tensors = [{"in": s.takes, "out": s.makes} for s in steps]
+
+    def beside(k: int, mine: str, theirs: str) -> Iterator[str]:
+        for tensor in tensors[k][mine]:
+            yield from (a for other, a in zip(tensors, found, strict=True) if a and tensor in other[theirs])
+
+    while "" in found:
+        left = [k for k, axis in enumerate(found) if not axis]
+        for mine, theirs, order in (("out", "in", reversed(left)), ("in", "out", iter(left))):
+            for k in order:
+                found[k] = found[k] or next(beside(k, mine, theirs), "")
+        if [k for k, axis in enumerate(found) if not axis] == left:
+            found = [axis or axes[0] for axis in found]
+    return found
+
+
+def _names(records: Sequence[Record], taken: set[str]) -> dict[str, str]:
+    """The name that each record wishes for, where nobody else does; else the longer one, numbered if need be."""
+    wishes = Counter(r.wish for r in records)
+    names: dict[str, str] = {}
+    used = set(taken)
+    for record in sorted(records, key=lambda r: r.origin != "argument"):
+        alone = wishes[record.wish] == 1 or record.origin == "argument"
+        wish = record.wish if alone and record.wish not in used else record.long
+        name = numbered(wish, used)
+        used.add(name)
+        names[record.key] = name
+    return names
+
+
+def _declared(record: Record, names: Mapping[str, str]) -> TensorDecl:
+    splits = [names[a.split.key] if isinstance(a.split, Record) else a.split for a in record.axes]
+    return TensorDecl(
+        name=names[record.key],
+        axes=tuple(
+            TensorAxis(a.name, a.size.formula, split, a.unit, a.over)
+            for a, split in zip(record.axes, splits, strict=True)
+        ),
+        dtype=record.dtype,
+        origin=record.origin,
+        contract=record.contract,
+        owner_map=record.owner_map,
+        loc=record.loc,
+    )
+
+
+def _step(step: Step, names: Mapping[str, str], axis: str, ranks: int) -> Step:
+    def view(axis: ViewAxis) -> ViewAxis:
+        return replace(axis, split=names[axis.split]) if axis.split is not None and axis.split in names else axis
+
+    bindings = tuple(Binding(b.param, names[b.tensor], tuple(map(view, b.view))) for b in step.bindings)
+    program = with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
+    return replace(step, program=program, bindings=bindings, axis=axis)
+
+
+def with_distances(program: TileProgram, constants: Mapping[str, int], ranks: int) -> TileProgram:
+    """The program in which the coordinates of ranks are as far from this rank's as the step's constants and the number of
+    ranks say."""
+
+    def known(at: At) -> At:
+        if not at.coordinate or at.expr.formula is None:
+            return at
+        formula = substitute(at.expr.formula, constants)
+        found = distance(formula, ranks)
+        return replace(at, expr=replace(at.expr, formula=formula if found is None else around(Sym(found[0]), found[1])))
+
+    def change(op: Op) -> Op:
+        if not isinstance(op, (Holder, Load, Store, Move, Notify, Wait)):
+            return op
+        index = op.index and tuple(known(e) if isinstance(e, At) else e for e in op.index)
+        if index != op.index:
+            op = replace(op, index=index)
+        if isinstance(op, (Notify, Wait)) and op.peer is not None:
+            op = replace(op, peer=known(op.peer))
+        return op
+
+    body = rewritten(program.body, change)
+    return program if body == program.body else replace(program, body=body)

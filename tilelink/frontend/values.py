@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, select, symbols, text, truth
+from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, parts, select, symbols, text, truth
 from tilelink.ir.program import Expr
 from tilelink.ir.shape import around, distance
 
@@ -145,11 +145,7 @@ LARGEST = 200
 
 
 def bounded(formula: Formula | None) -> Formula | None:
-    return formula if formula is not None and _nodes(formula) <= LARGEST else None
-
-
-def _nodes(formula: Formula) -> int:
-    return 1 if isinstance(formula, (Const, Sym)) else 1 + _nodes(formula.left) + _nodes(formula.right)
+    return formula if formula is not None and sum(1 for _ in parts(formula)) <= LARGEST else None
 
 
 def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
@@ -161,11 +157,11 @@ def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
     return bounded(binary(op, a, b))
 
 
-def needed(parts: Sequence[Value]) -> Formula | None:
+def needed(truths: Sequence[Value]) -> Formula | None:
     """What it takes for all of some truths to be true, as far as positions say; None: they say nothing, or all of it."""
-    if all(p.formula is not None for p in parts):
+    if all(p.formula is not None for p in truths):
         return None
-    known = [p.only_if if p.formula is None else truth(p.formula) for p in parts]
+    known = [p.only_if if p.formula is None else truth(p.formula) for p in truths]
     found: Formula | None = None
     for k in known:
         found = k if found is None else found if k is None else bounded(binary("and", found, k))

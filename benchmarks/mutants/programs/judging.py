@@ -16,7 +16,7 @@ from benchmarks.mutants.programs.source import Source, source_of
 from benchmarks.mutants.simulating import Adversary, OutOfTime, Results, results_of
 from tests.mapping.plans import verify
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.wiring import with_distances
+from tilelink.frontend.trace import with_distances
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Op, TileProgram, rewritten
 from tilelink.ir.schedule import CopyEngine, Library, Placement, Sms
