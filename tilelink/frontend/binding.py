@@ -30,10 +30,8 @@ from tilelink.ir.shape import (
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One axis of a signature's tensor over an axis of the tensor given. `declared` is None for an axis behind `...`.
-
-    `at` None: the tensor has no such axis, the instance itself is this rank's slice.
-    """
+    """One axis of a signature's tensor over an axis of the tensor given. `declared` is None for an axis behind `...`. `at`
+    None: the tensor has no such axis, the instance itself is this rank's slice."""
 
     dim: str
     declared: Axis | None
@@ -207,7 +205,11 @@ class Dimensions:
         """
         slots = {g.param: align(g, self.user, self.loc, self.ranks) for g in given}
         for one in given:
-            self._check_dtype(one)
+            wanted, have = one.shape.dtype, one.record.dtype
+            if wanted is not None and wanted != have:
+                message = f"{one.record.label} is {have}; `{one.param}` of `{self.user}` is {wanted}"
+                hint = "pass a tensor of that type, or change the signature"
+                self._fail("TL206", message, f"the signature says `{one.shape}`", hint)
             self._add(one, slots[one.param])
         for name, value in (sizes or {}).items():
             new = Seen.of(name, value, f"`{name}={int(value)}`", unit=Dim(name).unit)
@@ -217,13 +219,6 @@ class Dimensions:
         for one in given:
             self._check_compound(one, slots[one.param])
         return slots
-
-    def _check_dtype(self, given: Given) -> None:
-        wanted, have = given.shape.dtype, given.record.dtype
-        if wanted is not None and wanted != have:
-            message = f"{given.record.label} is {have}; `{given.param}` of `{self.user}` is {wanted}"
-            hint = "pass a tensor of that type, or change the signature"
-            self._fail("TL206", message, f"the signature says `{given.shape}`", hint)
 
     def _add(self, given: Given, slots: tuple[Slot, ...]) -> None:
         """Takes up the plain dimensions of one tensor."""

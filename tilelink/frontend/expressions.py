@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from tilelink.errors import Note
 from tilelink.frontend import primitives, raw
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.refusals import construct, instead_of, refused
+from tilelink.frontend.refusals import BUILTINS, construct, refused
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
 from tilelink.frontend.values import (
     RANKS,
@@ -395,7 +395,7 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         why = "what a program calls is compiled with it"
         hint = f"decorate `{ast.unparse(node.func)}` with `@triton.jit`, or use a function of `tl`"
         if getattr(found.object, "__module__", None) == "builtins":
-            hint = instead_of(ast.unparse(node.func))
+            hint = BUILTINS.get(ast.unparse(node.func), "use a function of `tl`")
         state.fail("TL123", node, f"`{ast.unparse(node.func)}` is plain Python", why, hint)
     if tensor := state.tensor(node.func):
         _tensor_as_value(state, node, tensor)

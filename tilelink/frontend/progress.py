@@ -27,7 +27,6 @@ NOWHERE = Loc("<operator>", 1)
 class Frame:
     """One operator in progress: its path prefix, and what its signature's names are, those of axes of ranks included."""
 
-    name: str
     prefix: str
     dimensions: Dimensions
     dtype: str
@@ -53,10 +52,13 @@ class Trace:
 
     @contextmanager
     def inside(self, frame: Frame) -> Generator[None]:
+        """While an operator's body runs, this is the trace in progress."""
         self.frames.append(frame)
+        token = _TRACE.set(self)
         try:
             yield
         finally:
+            _TRACE.reset(token)
             self.frames.pop()
 
     def take_path(self, name: str, loc: Loc | None) -> str:
@@ -126,21 +128,11 @@ def ranks_here() -> int:
     run, loc = in_progress("ranks are counted", "there are none before an operator runs on some")
     ranks = run.frame.dimensions.ranks
     if len(ranks.names) > 1:
-        why = f"the ranks of `{run.frame.name}` have the axes {' and '.join(ranks.names)}"
+        why = f"the ranks of `{run.frame.dimensions.user}` have the axes {' and '.join(ranks.names)}"
         hint = "call it in an operator of one axis, and that one here with `over=`"
         raise TilelinkError("TL213", "along which axis ranks are counted", loc=loc, why=why, hint=hint)
     (axis,) = ranks.names.values()
     return ranks.sizes[axis]
-
-
-@contextmanager
-def running(run: Trace) -> Generator[None]:
-    """Makes a trace the one in progress."""
-    token = _TRACE.set(run)
-    try:
-        yield
-    finally:
-        _TRACE.reset(token)
 
 
 def symmetric(

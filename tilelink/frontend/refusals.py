@@ -80,12 +80,14 @@ def refused(name: str) -> tuple[str, str] | None:
     return next((v for k, v in _LANGUAGE.items() if name == k or (k.endswith("_") and name.startswith(k))), None)
 
 
-def instead_of(builtin: str) -> str:
-    """What to write in place of a builtin of Python."""
-    known = {
+BUILTINS: Mapping[str, str] = MappingProxyType(
+    {
         "len": "write `x.shape[0]`",
         "print": "print in the emitted file",
         "pow": "multiply",
         "round": "write `tl.floor(x + 0.5)`",
+        "abs": "write `tl.abs(...)`",
+        "sum": "write `tl.sum(...)`",
     }
-    return known.get(builtin, f"write `tl.{builtin}(...)`" if builtin in ("abs", "sum") else "use a function of `tl`")
+)
+"""Builtins of Python to what to write in their place."""

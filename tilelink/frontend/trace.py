@@ -23,7 +23,7 @@ from tilelink.frontend.binding import (
     wrong_count,
 )
 from tilelink.frontend.outside import Found, found_by
-from tilelink.frontend.progress import NOWHERE, Frame, Trace, called_in, running
+from tilelink.frontend.progress import NOWHERE, Frame, Trace, called_in
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wording import count, numbered
 from tilelink.ir.formula import Sym, substitute, symbols
@@ -73,7 +73,7 @@ def trace(
     given = _arguments(dimensions, signature, names, sizes, dtypes, constants)
     arguments = [run.record(one.record) for one in given]
     dimensions.take(given)
-    with running(run), run.inside(Frame(name, "", dimensions, signature.dtype(dtypes) or "f32")):
+    with run.inside(Frame("", dimensions, signature.dtype(dtypes) or "f32")):
         results = _results(dimensions, signature, fn(*arguments, **constants), loc)
     if found is not None:
         found += [*found_by(fn), *run.found]
@@ -238,7 +238,7 @@ def inline(
     dimensions = Dimensions(name, signature, _ranks_of(run, name, signature, kwargs.get("over"), site), site)
     slots = dimensions.take(given, sizes)
     tensors = [_relabelled(dimensions, one, slots[one.param]) for one in given]
-    with run.inside(Frame(name, prefix, dimensions, signature.dtype([a.dtype for a in args]) or "f32")):
+    with run.inside(Frame(prefix, dimensions, signature.dtype([a.dtype for a in args]) or "f32")):
         returned = fn(*tensors, **constants)
         run.found += found_by(fn)
         results = _results(dimensions, signature, returned, loc)

@@ -18,11 +18,9 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A lowered expression.
-
-    `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple. `coordinate`: it counts ranks
-    and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what it takes to be true.
-    """
+    """A lowered expression. `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple.
+    `coordinate`: it counts ranks and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what
+    it takes to be true."""
 
     node: ast.expr = field(compare=False)  # a loop's body is lowered until names mean the same; nodes are new each time
     names: tuple[str, ...] = ()
@@ -223,11 +221,8 @@ def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Fo
 def after_branches(
     body: Environment, orelse: Environment, said: Said, inner: frozenset[str], test: Value, *, static: bool
 ) -> tuple[Environment, set[str]]:
-    """The environment after an `if`, and the names that one path leaves unbound.
-
-    `inner`: what ops of one path alone bind. `static`: the test is known when a kernel is compiled, so a name of the path
-    taken stays.
-    """
+    """The environment after an `if`, and the names that one path leaves unbound. `inner`: what ops of one path alone bind.
+    `static`: the test is known when a kernel is compiled, so a name of the path taken stays."""
     merged: Environment = {}
     lost: set[str] = set()
     never = (orelse if test.formula.value else body) if isinstance(test.formula, Const) else {}

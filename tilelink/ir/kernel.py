@@ -31,10 +31,8 @@ PLANNED = re.compile(r"[ci]\d+|sorted_t|turned|part_top|group_top|group_rows|who
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What emitted kernels look after beside their work; nothing by default.
-
-    `watchdog`: waits have a time limit. `debug`: positions in index vectors, tables and `tl.device_assert` are checked.
-    """
+    """What emitted kernels look after beside their work; nothing by default. `watchdog`: waits have a time limit. `debug`:
+    positions in index vectors, tables and `tl.device_assert` are checked."""
 
     watchdog: bool = False
     debug: bool = False
@@ -48,12 +46,10 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place of an emitted file that can make a report; its number is its position in `KernelSource.sites`.
-
-    `path`: of the step, or the one-block kernel. `kind`: `channel` | `ready` | `entered` | `left` (a wait, for flags of
-    channel or state `of`), `flags` (the same, by the LL protocol), `made` (a wait for a tile of the host of step
-    `of`), `below` (a position, `of` what) | `holds` (a condition, `of` its text).
-    """
+    """A place of an emitted file that can make a report; its number is its position in `KernelSource.sites`. `path`: of the
+    step, or the one-block kernel. `kind`: `channel` | `ready` | `entered` | `left` (a wait, for flags of channel or state
+    `of`), `flags` (the same, by the LL protocol), `made` (a wait for a tile of the host of step `of`), `below` (a position,
+    `of` what) | `holds` (a condition, `of` its text)."""
 
     path: str
     kind: str
@@ -73,19 +69,16 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """A kernel parameter and what to pass for it.
-
-    `kind`: `flag` (one flag, given by a stream's wait as its `of`), `number` (the same, a number), `watch` (where reports
-    go), `tensor` (this call's slot of buffer `of`), `ll` (the same, whose flags hold data and the number of a call),
-    `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of its axes; `parts`: an axis that is made
-    two before, and the length of the second one), `flags` | `epoch_flags` | `expected` | `doorbells` | `counts` (of
-    channel `of`), `made` | `work_indices` (of step `of`, which comes behind its host), `stage` (symmetric slot of a
-    staged argument), `order` (int32 table of step `of`), `state` (`of`: epoch | heard | last | through | entered |
-    ready | left), `context` (of the arena that holds `of`, for the ranks along axis `along`),
-    `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name
-    joined by a dot), `credits` (1: wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel
-    `of`), `trace_tiles` (for how many tiles of each worker there is room).
-    """
+    """A kernel parameter and what to pass for it. `kind`: `flag` (one flag, given by a stream's wait as its `of`), `number`
+    (the same, a number), `watch` (where reports go), `tensor` (this call's slot of buffer `of`), `ll` (the same, whose flags
+    hold data and the number of a call), `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of its
+    axes; `parts`: an axis that is made two before, and the length of the second one), `flags` | `epoch_flags` | `expected` |
+    `doorbells` | `counts` (of channel `of`), `made` | `work_indices` (of step `of`, which comes behind its host), `stage`
+    (symmetric slot of a staged argument), `order` (int32 table of step `of`), `state` (`of`: epoch | heard | last | through |
+    entered | ready | left), `context` (of the arena that holds `of`, for the ranks along axis `along`), `size` (`formula`),
+    `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name joined by a dot), `credits` (1:
+    wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel `of`), `trace_tiles` (for how many
+    tiles of each worker there is room)."""
 
     name: str
     kind: str
@@ -114,11 +107,9 @@ class KernelDecl:
 
 @dataclass(frozen=True, slots=True)
 class TraceSite:
-    """Two slots of a traced tile, from `slot` on, of function `function`.
-
-    `what`: `wait` (from when to when), `waits` (nothing, and how long all of a loop's waits took), `part` (from when to
-    when the fused function `function` ran). `loc`: the line that waits or moves.
-    """
+    """Two slots of a traced tile, from `slot` on, of function `function`. `what`: `wait` (from when to when), `waits` (nothing,
+    and how long all of a loop's waits took), `part` (from when to when the fused function `function` ran). `loc`: the line that
+    waits or moves."""
 
     slot: int
     what: Literal["wait", "waits", "part"]

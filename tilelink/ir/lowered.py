@@ -43,17 +43,15 @@ Style: TypeAlias = Literal["count", "epoch", "doorbell", "data"]
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """`count` 64-bit counters on every rank.
-
-    `style`: of a `count` each signal adds its amount, and an await ends when all `arrivals` of the call are there, as they are in
-    each call, since calls are told apart by the sum; a `doorbell` is a count that its only waiter resets; an `epoch` is set to
-    the number of the call, by its one signal, or left alone in the call by signals and awaits alike; of `data` (the LL protocol)
-    the number of the call travels beside each flag of the data, and nothing is printed: an await of it is sure of what the tile
-    that signals has written to the buffer of the flags' name, and of no other memory. `arrivals`: of flag `flag` on rank `rank`,
-    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`. `rings`: whoever
-    completes flag `flag` rings its doorbell, for a stream, where this is not 0; None: there are no doorbells. `table`:
-    the offsets whose tiles signal it, where these are counted on the device, and the last of them signals for all.
-    """
+    """`count` 64-bit counters on every rank. `style`: of a `count` each signal adds its amount, and an await ends when all
+    `arrivals` of the call are there, as they are in each call, since calls are told apart by the sum; a `doorbell` is a count
+    that its only waiter resets; an `epoch` is set to the number of the call, by its one signal, or left alone in the call by
+    signals and awaits alike; of `data` (the LL protocol) the number of the call travels beside each flag of the data, and
+    nothing is printed: an await of it is sure of what the tile that signals has written to the buffer of the flags' name, and
+    of no other memory. `arrivals`: of flag `flag` on rank `rank`, by all signals of a call; None: one signal completes it.
+    `scope`: `gpu` (heard on its rank only) | `sys`. `rings`: whoever completes flag `flag` rings its doorbell, for a stream,
+    where this is not 0; None: there are no doorbells. `table`: the offsets whose tiles signal it, where these are counted on
+    the device, and the last of them signals for all."""
 
     name: str
     count: Formula
@@ -153,10 +151,8 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Compute:
     """What is not looked into: lines of Triton, or a function of a library, between the reads before it and the writes behind.
-
     Of a function `takes` are the values of its arguments, in order, and `gives` is that of its result: what is given turn after
-    turn is taken all together. `at`: for a function that is told, which positions of which dimensions it computes.
-    """
+    turn is taken all together. `at`: for a function that is told, which positions of which dimensions it computes."""
 
     what: str
     loc: Loc | None = None
@@ -210,13 +206,11 @@ OPS: tuple[type[Any], ...] = get_args(Op)
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """`body` for each position `t` from 0 to below `total`, in order.
-
-    `axes`: the indices that tell tiles apart, and how many each has on this rank (from 0 to below that; where there is one, it
-    may be any number); a tile that no position takes would do nothing but wait. `order`: how they follow from `t`; `lets`: what
-    the body may name besides, by the indices alone. A body under a test leaves tiles out. `by_data`: data says how many there
-    are, and each formula stands for any one of them. `dims`: what the axes are called.
-    """
+    """`body` for each position `t` from 0 to below `total`, in order. `axes`: the indices that tell tiles apart, and how many
+    each has on this rank (from 0 to below that; where there is one, it may be any number); a tile that no position takes would
+    do nothing but wait. `order`: how they follow from `t`; `lets`: what the body may name besides, by the indices alone. A body
+    under a test leaves tiles out. `by_data`: data says how many there are, and each formula stands for any one of them. `dims`:
+    what the axes are called."""
 
     path: str
     total: Formula
@@ -266,18 +260,14 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a step does for one of its tiles, in the names of its own program, for text.
-
-    A variable `m` is a tile from `m.begin` to `m.end` (a copy program has numbers for variables). A value of the program's is
-    called as there, or is the expression there, behind a dot; of a vector of positions `.x` the least and the greatest are
-    `.x.low` and `.x.high`, and a test of `.x` says which of its elements are meant. Ranks are coordinates along the step's mesh
-    dimension.
-
-    `tiles`: of the domain, by variable: where one begins and ends, by the indices `i0`, `i1`, … alone; of a run-time split a
-    table says it; of an epilogue, by the variables of its mainloop step. `tests`: under which this rank takes the tile.
-    `body`: of a copy program. `said`: what the statements of others become: waits, notifies, loads and stores; `holders`:
-    the ranks that statements ask for; `walks`: by the variable of a loop over tiles, the flags that it walks.
-    """
+    """What a step does for one of its tiles, in the names of its own program, for text. A variable `m` is a tile from `m.begin`
+    to `m.end` (a copy program has numbers for variables). A value of the program's is called as there, or is the expression
+    there, behind a dot; of a vector of positions `.x` the least and the greatest are `.x.low` and `.x.high`, and a test of `.x`
+    says which of its elements are meant. Ranks are coordinates along the step's mesh dimension. `tiles`: of the domain, by
+    variable: where one begins and ends, by the indices `i0`, `i1`, … alone; of a run-time split a table says it; of an
+    epilogue, by the variables of its mainloop step. `tests`: under which this rank takes the tile. `body`: of a copy program.
+    `said`: what the statements of others become: waits, notifies, loads and stores; `holders`: the ranks that statements ask
+    for; `walks`: by the variable of a loop over tiles, the flags that it walks."""
 
     path: str
     tiles: tuple[tuple[str, Formula, Formula], ...]

@@ -52,13 +52,10 @@ def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
 
 @dataclass(frozen=True, slots=True)
 class GridAxis:
-    """A one-axis partition into tiles, in closed form.
-
-    `kind`: `plain` (from 0 to `size`), `cut` (ends at every rank's border too), `mine` (this rank's part only, in global
-    positions), `unit` (one position at a time), `own` (this rank's coordinate), `table` (ends where the offsets table
-    `table` says). `tile`: elements, None for the whole axis (or the whole part). `ring`: the part length along which the
-    tiles belong to ranks, if they do. `over`: the axis of those ranks, the step's.
-    """
+    """A one-axis partition into tiles, in closed form. `kind`: `plain` (from 0 to `size`), `cut` (ends at every rank's border
+    too), `mine` (this rank's part only, in global positions), `unit` (one position at a time), `own` (this rank's coordinate),
+    `table` (ends where the offsets table `table` says). `tile`: elements, None for the whole axis (or the whole part). `ring`:
+    the part length along which the tiles belong to ranks, if they do. `over`: the axis of those ranks, the step's."""
 
     dim: str
     kind: str
@@ -171,13 +168,11 @@ class GridAxis:
 
 @dataclass(frozen=True, slots=True)
 class ChannelAxis:
-    """One axis of a tensor's flags.
-
-    `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one flag per position or rank),
-    `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same inside the one
-    part that the flags' rank holds). `over`: the axis of the ranks whose parts they are, or which are the sources.
-    `every`: of source ranks, all of which write one instance: a wait that names no peer looks at the flags of all of them.
-    """
+    """One axis of a tensor's flags. `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one flag
+    per position or rank), `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same
+    inside the one part that the flags' rank holds). `over`: the axis of the ranks whose parts they are, or which are the
+    sources. `every`: of source ranks, all of which write one instance: a wait that names no peer looks at the flags of all of
+    them."""
 
     axis: int | None
     kind: str
@@ -270,14 +265,12 @@ class ChannelAxis:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The flags of one tensor: how many, which flag a position has, how often each is raised in a call.
-
-    `target`: notifies per call of flag (`c0`, `c1`, …), at the rank that holds the flags; 0: it is
-    not raised. `adds`: each notify adds 1; else it sets the epoch. `scope`: gpu (one rank's own counters) | sys.
-    `doorbells`: a stream waits for workers of its own rank: whoever completes a flag rings its doorbell. `joined`: the offsets
-    table that splits the tensor at run time: how many tiles that makes is known on the device only, so they are counted
-    where they are made, and the last one notifies for all, `target` at once.
-    """
+    """The flags of one tensor: how many, which flag a position has, how often each is raised in a call. `target`: notifies per
+    call of flag (`c0`, `c1`, …), at the rank that holds the flags; 0: it is not raised. `adds`: each notify adds 1; else it
+    sets the epoch. `scope`: gpu (one rank's own counters) | sys. `doorbells`: a stream waits for workers of its own rank:
+    whoever completes a flag rings its doorbell. `joined`: the offsets table that splits the tensor at run time: how many tiles
+    that makes is known on the device only, so they are counted where they are made, and the last one notifies for all, `target`
+    at once."""
 
     name: str
     tensor: str

@@ -28,11 +28,9 @@ from tilelink.ir.wiring import Step, Wiring
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """A consumer reads the part of `tensor` that this rank has brought along from the argument `source`.
-
-    `axis`: of the tensor, the one that the ranks bring parts of; `var`: the consumer's tile on it, "" for the run of a
-    library function. A copy engine moves `source` to `tensor` as it is, so that the rank's own part need not be moved.
-    """
+    """A consumer reads the part of `tensor` that this rank has brought along from the argument `source`. `axis`: of the tensor,
+    the one that the ranks bring parts of; `var`: the consumer's tile on it, "" for the run of a library function. A copy engine
+    moves `source` to `tensor` as it is, so that the rank's own part need not be moved."""
 
     tensor: str
     source: str
@@ -47,13 +45,10 @@ def order_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step placed: its domain, tiles, order and engine.
-
-    `grid`: one axis per view axis of the domain parameter. `loops`: the partition of
-    each dimension that a `tl.tiles` loop may walk, two where they may walk all of it and this rank's part. `order`:
-    assignments that turn position `t` into `i0`, `i1`, … .
-    `into`: the step it is fused into; `fused`: the steps that run in this step's worker after each tile, in order.
-    """
+    """One step placed: its domain, tiles, order and engine. `grid`: one axis per view axis of the domain parameter. `loops`:
+    the partition of each dimension that a `tl.tiles` loop may walk, two where they may walk all of it and this rank's part.
+    `order`: assignments that turn position `t` into `i0`, `i1`, … . `into`: the step it is fused into; `fused`: the steps that
+    run in this step's worker after each tile, in order."""
 
     step: Step
     engine: Engine
@@ -200,13 +195,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Where a tensor's own instance lives.
-
-    `space`: argument | result | device (plain workspace) | symmetric. `extents`: elements per stored axis (an own-slice
-    axis is not stored). `slots`: how many copies rotate from call to call. `stage`: an argument that peers read is copied on
-    entry into a symmetric buffer of these extents, whose parts are all as long as the longest. `reached`: an argument that
-    peers read or write, in its stage if it has one, else where it lies.
-    """
+    """Where a tensor's own instance lives. `space`: argument | result | device (plain workspace) | symmetric. `extents`:
+    elements per stored axis (an own-slice axis is not stored). `slots`: how many copies rotate from call to call. `stage`: an
+    argument that peers read is copied on entry into a symmetric buffer of these extents, whose parts are all as long as the
+    longest. `reached`: an argument that peers read or write, in its stage if it has one, else where it lies."""
 
     tensor: str
     extents: tuple[Formula, ...]
@@ -232,11 +224,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What becomes of one wait or notify of a step.
-
-    `action`: await | ready (an argument of the rank that holds it) | notify | elided. `to`: whose flags a notify raises:
-    self | owner (who holds the tile) | all | peer. `reason`: by what it is implied, when elided.
-    """
+    """What becomes of one wait or notify of a step. `action`: await | ready (an argument of the rank that holds it) | notify |
+    elided. `to`: whose flags a notify raises: self | owner (who holds the tile) | all | peer. `reason`: by what it is implied,
+    when elided."""
 
     path: str
     op: Wait | Notify
@@ -248,10 +238,8 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The right to write a slot again: its readers of call e - slots have left that call.
-
-    `implied_by`: the tensor whose ready signals already say so, or None: the `call_entry` kernel waits for it.
-    """
+    """The right to write a slot again: its readers of call e - slots have left that call. `implied_by`: the tensor whose ready
+    signals already say so, or None: the `call_entry` kernel waits for it."""
 
     tensor: str
     implied_by: str | None
@@ -259,10 +247,8 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """A kernel: roles in worker order (copy programs first), `workers` per role (None: whatever SMs are left).
-
-    `turns`: so many of the last roles have the same workers, each of which is through with one before it begins the next.
-    """
+    """A kernel: roles in worker order (copy programs first), `workers` per role (None: whatever SMs are left). `turns`: so many
+    of the last roles have the same workers, each of which is through with one before it begins the next."""
 
     name: str
     roles: tuple[tuple[str, int | None], ...]
@@ -374,10 +360,9 @@ class Layout:
 
 
 LL_DATA = 4
-"""Bytes of data in a word of NCCL's LL protocol, whose other 4 hold the number of the call.
-
-Who reads such a word sees from the number whether the data is this call's, so that nothing is signalled: no barrier, no
-release that waits until all stores have arrived, no word that is set behind them. It costs twice the bytes."""
+"""Bytes of data in a word of NCCL's LL protocol, whose other 4 hold the number of the call. Who reads such a word sees from the
+number whether the data is this call's, so that nothing is signalled: no barrier, no release that waits until all stores have
+arrived, no word that is set behind them. It costs twice the bytes."""
 LL_MOST = 384 * 1024
 """Bytes that a rank gets from its peers by a tensor, up to which twice as many take less time than a release and a signal:
 on two H200s 128 KiB take 0.9 µs less, and 512 KiB as long (docs/performance.md)."""

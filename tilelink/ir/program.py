@@ -17,14 +17,12 @@ from tilelink.ir.shape import Shape, Signature, distance
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """A pure Triton expression without tensor handles: checked by capture, printed by codegen.
-
-    `text` is Python source in which every free name is listed in `names`; Triton's language is spelled `tl.`.
-    `vector`: it is a block of values rather than one. `positional`: it depends on constants, tile positions and rank
-    coordinates alone, never on data. `formula`: the same value for `ir.formula.evaluate` where it is an integer made of
-    positions; its symbols are names bound by `Tile`, `Tiles`, `Loop`, `Bounds`, `Holder`, int and bool constants, and
-    `RANKS` (names bound by `Let` are put in). `only_if`: of a truth that has none, what positions say it takes to be true.
-    """
+    """A pure Triton expression without tensor handles: checked by capture, printed by codegen. `text` is Python source in which
+    every free name is listed in `names`; Triton's language is spelled `tl.`. `vector`: it is a block of values rather than one.
+    `positional`: it depends on constants, tile positions and rank coordinates alone, never on data. `formula`: the same value
+    for `ir.formula.evaluate` where it is an integer made of positions; its symbols are names bound by `Tile`, `Tiles`, `Loop`,
+    `Bounds`, `Holder`, int and bool constants, and `RANKS` (names bound by `Let` are put in). `only_if`: of a truth that has
+    none, what positions say it takes to be true."""
 
     text: str
     names: tuple[str, ...] = ()
@@ -116,9 +114,7 @@ class Tiles:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """A Python loop that Triton knows: `header` is `for x in range(...)`, `for x in tl.static_range(...)` or `while c`.
-
-    `limits`: where a range begins, where it stops, and its step; None: a `while`, or data says.
-    """
+    `limits`: where a range begins, where it stops, and its step; None: a `while`, or data says."""
 
     header: Expr
     target: str | None
@@ -155,12 +151,10 @@ class If:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where a tile lies: `what` is range | begin | end | size | shape | acc_dtype | segment | mask.
-
-    `range`, `begin`, `end`, `segment`, `mask` take a tile variable (`range` without one: the whole axis); `size` an axis;
-    `shape` the domain's block shape; `acc_dtype` what values are summed up in. `mask`: which positions of the tile are from
-    `start` on and before `stop`, each one position or a vector, one per row: a block of rows by positions.
-    """
+    """Where a tile lies: `what` is range | begin | end | size | shape | acc_dtype | segment | mask. `range`, `begin`, `end`,
+    `segment`, `mask` take a tile variable (`range` without one: the whole axis); `size` an axis; `shape` the domain's block
+    shape; `acc_dtype` what values are summed up in. `mask`: which positions of the tile are from `start` on and before `stop`,
+    each one position or a vector, one per row: a block of rows by positions."""
 
     name: str
     what: str
@@ -258,11 +252,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """The escape hatch: what the plan does not see through, and so cannot prove.
-
-    `what`: pointer (of parameter `param`, this rank's own instance) | rank | symm_at | wait | consume_token |
-    notify | effect (any expression that writes). `name`: of its value, None where there is none.
-    """
+    """The escape hatch: what the plan does not see through, and so cannot prove. `what`: pointer (of parameter `param`, this
+    rank's own instance) | rank | symm_at | wait | consume_token | notify | effect (any expression that writes). `name`: of its
+    value, None where there is none."""
 
     what: str
     name: str | None = None

@@ -104,15 +104,12 @@ def as_written(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sms:
-    """Run on streaming multiprocessors.
-
-    `count`: SMs of its own (None: all that are left), or `part`: their part of the device's; `tile`: elements per dimension of
-    the program; `order`: names that compose, the first outermost: row | column | `group N` | ring | ring+N | across |
-    `across N` (segments), and a sort key, by which the tiles are sorted, stably, after the others have ordered them;
-    `push`: direction of a copy program (None: as written); `warps`, `stages`, `maxnreg`: Triton's num_warps,
-    num_stages, and maxnreg; `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's
-    kernel; `joins`: the computing step in whose kernel a computing step runs, in turn after it, with its warps and stages.
-    """
+    """Run on streaming multiprocessors. `count`: SMs of its own (None: all that are left), or `part`: their part of the
+    device's; `tile`: elements per dimension of the program; `order`: names that compose, the first outermost: row | column |
+    `group N` | ring | ring+N | across | `across N` (segments), and a sort key, by which the tiles are sorted, stably, after the
+    others have ordered them; `push`: direction of a copy program (None: as written); `warps`, `stages`, `maxnreg`: Triton's
+    num_warps, num_stages, and maxnreg; `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's
+    kernel; `joins`: the computing step in whose kernel a computing step runs, in turn after it, with its warps and stages."""
 
     count: int | None = None
     tile: tuple[tuple[str, int], ...] = ()
@@ -137,10 +134,8 @@ class Sms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyEngine:
-    """Run a copy program on copy engines, one stream step per tile, over `streams` side streams.
-
-    No `order`: along the ring, own rows first where they are there on entry, and last where a step makes them.
-    """
+    """Run a copy program on copy engines, one stream step per tile, over `streams` side streams. No `order`: along the ring,
+    own rows first where they are there on entry, and last where a step makes them."""
 
     tile: tuple[tuple[str, int], ...] = ()
     order: Order = ()
@@ -154,11 +149,9 @@ class CopyEngine:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Run right after (or before) the tile it depends on, in the same worker.
-
-    `tile`: take the host's tile in pieces of this many elements along the last axis, one after the other. `deferred`: not right
-    after the tile but behind all tiles of the host, from memory, by whichever worker is free; None: where that can be.
-    """
+    """Run right after (or before) the tile it depends on, in the same worker. `tile`: take the host's tile in pieces of this
+    many elements along the last axis, one after the other. `deferred`: not right after the tile but behind all tiles of the
+    host, from memory, by whichever worker is free; None: where that can be."""
 
     into: str
     tile: tuple[tuple[str, int], ...] = ()
@@ -205,13 +198,11 @@ class ByRuns:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Let a library function compute each tile, one stream step per tile, over `streams` side streams.
-
-    `function`: a dotted name such as `torch.mm`, or the function itself; `tile`: elements per dimension of what it
-    computes, or `PART`; `runs`: the function is `ByRuns`, and `tile` may also cut an axis that the program walks;
-    `fallback`: the placement where the function refuses, and where ranks are simulated. No `order`: along the ring, own
-    rows first where others bring rows, and last where others get them.
-    """
+    """Let a library function compute each tile, one stream step per tile, over `streams` side streams. `function`: a dotted
+    name such as `torch.mm`, or the function itself; `tile`: elements per dimension of what it computes, or `PART`; `runs`: the
+    function is `ByRuns`, and `tile` may also cut an axis that the program walks; `fallback`: the placement where the function
+    refuses, and where ranks are simulated. No `order`: along the ring, own rows first where others bring rows, and last where
+    others get them."""
 
     function: str | Callable[..., Any]
     tile: tuple[tuple[str, int], ...] = ()
@@ -264,11 +255,9 @@ def _within(prefix: str, p: Placement) -> Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor.
-
-    `unfused`: do not overlap at all; the operator's unfused form runs instead of its tile programs. `ll`: small
-    tensors of calls of one kernel come by NCCL's LL protocol (`Plan.ll`), where they can.
-    """
+    """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor. `unfused`:
+    do not overlap at all; the operator's unfused form runs instead of its tile programs. `ll`: small tensors of calls of one
+    kernel come by NCCL's LL protocol (`Plan.ll`), where they can."""
 
     entries: tuple[tuple[str, Placement], ...] = ()
     slots: int = 2

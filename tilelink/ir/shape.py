@@ -131,11 +131,8 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The axes of one tensor. `rest`: position at which `...` stands, or None.
-
-    `written`: what is promised of an output where data decides what is stored: `once`, each element by exactly one store;
-    `partial`, by one or by none.
-    """
+    """The axes of one tensor. `rest`: position at which `...` stands, or None. `written`: what is promised of an output where
+    data decides what is stored: `once`, each element by exactly one store; `partial`, by one or by none."""
 
     axes: tuple[Axis, ...]
     rest: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,11 +60,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The function of a library, once: it reads `inputs`, and writes all of `output`.
-
-    None: what it gives is a part of what the next one of `tile` with an output makes a whole of. `at`: dimension, begin and
-    end, as the program counts them; `tile`: the position of the tile.
-    """
+    """The function of a library, once: it reads `inputs`, and writes all of `output`. None: what it gives is a part of what the
+    next one of `tile` with an output makes a whole of. `at`: dimension, begin and end, as the program counts them; `tile`: the
+    position of the tile."""
 
     inputs: tuple[Piece, ...]
     output: Piece | None
@@ -82,35 +80,28 @@ def actions(lowered: Lowered, name: str, rank: int) -> Actions:
     executor = lowered.executor(name)
     out: list[list[Action]] = [[] for _ in range(executor.workers)]
     for loop in executor.loops:
-        for t, done in enumerate(_Tiles(lowered, rank, loop).run()):
+        for t, done in enumerate(_Tiles(lowered, rank, loop).done):
             out[t % executor.workers] += done
     return tuple(tuple(found) for found in out)
 
 
-@dataclass(slots=True)
 class _Tiles:
-    """All positions of a loop at once: each formula is evaluated for all of them. `done`: by position."""
+    """All positions of a loop at once: each formula is evaluated for all of them. By position: what is `done`, `values` that
+    have been read, by their names, and what has been `computed` and is yet to be written."""
 
-    lowered: Lowered
-    rank: int
-    loop: L.Tiles
-    done: list[list[Action]] = field(default_factory=list[list[Action]])
-    values: list[dict[str, Piece]] = field(default_factory=list[dict[str, Piece]])
-    """By position, what has been read by the name of its value."""
-    computed: list[Compute | None] = field(default_factory=list["Compute | None"])
-    """By position, what has been computed and is yet to be written."""
-
-    def run(self) -> list[list[Action]]:
-        env: Env = {**self.lowered.env(self.rank)}
-        count = max(int(F.evaluate(self.loop.total, env)), 0)
-        self.done, self.values, self.computed = [[] for _ in range(count)], [{} for _ in range(count)], [None] * count
+    def __init__(self, lowered: Lowered, rank: int, loop: L.Tiles) -> None:
+        self.lowered, self.rank, self.loop = lowered, rank, loop
+        env: Env = {**lowered.env(rank)}
+        count = max(int(F.evaluate(loop.total, env)), 0)
+        self.done: list[list[Action]] = [[] for _ in range(count)]
+        self.values: list[dict[str, Piece]] = [{} for _ in range(count)]
+        self.computed: list[Compute | None] = [None] * count
         if count:
             env["t"] = np.arange(count)
-            env = self._let(self.loop.order, env)
-            for table, _ in self.lowered.tables:
+            env = self._let(loop.order, env)
+            for table, _ in lowered.tables:
                 del env[table]  # of positions in another order
-            self._body(self.loop.body, self._let(self.loop.lets, env), range(count))
-        return self.done
+            self._body(loop.body, self._let(loop.lets, env), range(count))
 
     def _let(self, lets: L.Lets, env: Env) -> Env:
         for symbol, value in lets:

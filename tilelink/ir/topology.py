@@ -38,11 +38,9 @@ class RankAxis:
 @dataclass(frozen=True, slots=True)
 class Topology:
     """`backend`: simulated | peer | nvshmem. `reach`: `peer` (loads and stores reach every rank) or `network` (puts only).
-    `shared`: ranks may share GPUs, whose kernels take turns then, so that times mean nothing.
-
-    `axes`: the shape that the ranks are laid out in, where they have one: the last axis is that of neighbours. A *line* is
-    the ranks that differ along one axis only; a rank's coordinate on an axis is its number in the line.
-    """
+    `shared`: ranks may share GPUs, whose kernels take turns then, so that times mean nothing. `axes`: the shape that the ranks
+    are laid out in, where they have one: the last axis is that of neighbours. A *line* is the ranks that differ along one axis
+    only; a rank's coordinate on an axis is its number in the line."""
 
     ranks: int
     backend: str = "simulated"

@@ -35,12 +35,10 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """An order of events that can happen and goes wrong, with few ranks.
-
-    `kind`: deadlock | race | reuse | count | twice | never | bounds | plan. `sizes`: of its ranks and dimensions. `steps`: in the
-    order in which they happen; of a deadlock, each has to come before the next, and the last before the first. `missing`: the
-    steps between which there should be an edge, by number. `edges`: which steps one knows to have happened before another.
-    """
+    """An order of events that can happen and goes wrong, with few ranks. `kind`: deadlock | race | reuse | count | twice |
+    never | bounds | plan. `sizes`: of its ranks and dimensions. `steps`: in the order in which they happen; of a deadlock, each
+    has to come before the next, and the last before the first. `missing`: the steps between which there should be an edge, by
+    number. `edges`: which steps one knows to have happened before another."""
 
     kind: str
     sizes: str
@@ -52,10 +50,8 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Shown):
-    """Of a plan. `proofs`: what was shown, by rule; `error`: what could not be; `assumed`: what was taken on trust.
-
-    Neither `ok` nor an `error`: not verified, because programs use raw pointers.
-    """
+    """Of a plan. `proofs`: what was shown, by rule; `error`: what could not be; `assumed`: what was taken on trust. Neither
+    `ok` nor an `error`: not verified, because programs use raw pointers."""
 
     ok: bool
     proofs: tuple[Proof, ...]

@@ -16,10 +16,8 @@ from tilelink.ir.shape import RANK_AXIS, Contract, MapTerm, Signature
 @dataclass(frozen=True, slots=True)
 class TensorAxis:
     """`size` is global; `split` is `"R"` or another axis of ranks, the *tensor name* of an offsets table, or None (whole on
-    every rank). `over`: the same where it is an axis of ranks.
-
-    `name` is that of the axis where it is one of ranks; an axis `R/R` is this rank's own slice.
-    """
+    every rank). `over`: the same where it is an axis of ranks. `name` is that of the axis where it is one of ranks; an axis
+    `R/R` is this rank's own slice."""
 
     name: str
     size: Formula
@@ -69,13 +67,10 @@ class TensorDecl:
 
 @dataclass(frozen=True, slots=True)
 class ViewAxis:
-    """One axis of a program's parameter over its tensor.
-
-    `dim`: the program's own name for it (names standing for `...` are `_0`, `_1`, …). `axis`: position in the tensor,
-    or None when the tensor has no such axis and the instance itself is slice `rank` (an `R/R` axis over a plain one).
-    `local`: positions count from this rank's part (the tensor splits the axis, the program does not say so; so it is
-    wherever the tensor is split over another axis of ranks than the step's).
-    """
+    """One axis of a program's parameter over its tensor. `dim`: the program's own name for it (names standing for `...` are
+    `_0`, `_1`, …). `axis`: position in the tensor, or None when the tensor has no such axis and the instance itself is slice
+    `rank` (an `R/R` axis over a plain one). `local`: positions count from this rank's part (the tensor splits the axis, the
+    program does not say so; so it is wherever the tensor is split over another axis of ranks than the step's)."""
 
     dim: str
     axis: int | None
@@ -100,11 +95,9 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`).
-
-    `shipped`: the placement that an inlined operator, or the call in the operator's body, brings along for it. `axis`: the
-    axis of ranks that it speaks of: `R` in its program, this rank's coordinate and its peers are those along this axis.
-    """
+    """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`). `shipped`: the placement that
+    an inlined operator, or the call in the operator's body, brings along for it. `axis`: the axis of ranks that it speaks of:
+    `R` in its program, this rank's coordinate and its peers are those along this axis."""
 
     path: str
     program: TileProgram
