@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
@@ -23,9 +22,7 @@ from tilelink.ir.program import Constant, Param, TileProgram
 from tilelink.ir.shape import RANK_AXIS, Signature, dims_of
 
 KINDS = ("bool", "int", "float", "str")
-OF_A_USE = MappingProxyType(
-    {"name": "the name of a use", "over": "the axis of ranks of a use", "schedule": "the placement of a use"}
-)
+OF_A_USE = {"name": "the name of a use", "over": "the axis of ranks of a use", "schedule": "the placement of a use"}
 """Keywords that every call of a program takes."""
 
 
@@ -97,9 +94,8 @@ def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:
 
 def _check_name(state: Lowering, name: str, node: ast.AST, message: str) -> None:
     if name in RESERVED:
-        state.fail(
-            "TL114", node, message, f"`{name}` means something of its own in compiled programs", "use another name"
-        )
+        why = f"`{name}` means something of its own in compiled programs"
+        state.fail("TL114", node, message, why, "use another name")
 
 
 # ---------------------------------------------------------------------------------------------------------------- parameters

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 from tilelink.errors import Note
@@ -126,11 +125,8 @@ def check_known(state: Lowering, node: ast.expr, found: Language) -> None:
     """Refuses names that Triton's language does not have (TL120)."""
     if not found.known:
         known = {f"tl.{n}" for n in (*language_names(), *primitives.PRIMITIVES)}
-        verb = (
-            next((_VERBS[word] for word in found.name.split("_") if word in _VERBS), None)
-            if "tile" in found.name
-            else None
-        )
+        words = found.name.split("_") if "tile" in found.name else ()
+        verb = next((_VERBS[word] for word in words if word in _VERBS), None)
         hint = f"did you mean `tl.{verb}`?" if verb else meant(found.path, known, "see the names of `triton.language`")
         state.fail("TL120", node, f"`{found.path}` does not exist", "Triton's language has no such name", hint)
 
@@ -167,9 +163,13 @@ def _tile_as_value(state: Lowering, node: ast.expr, name: str, binding: TileInde
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators
-_OPERATORS: Mapping[type[ast.operator], str] = MappingProxyType(
-    {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
-)
+_OPERATORS: Mapping[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+}
 
 
 def _binary(state: Lowering, node: ast.BinOp) -> Value:
@@ -248,9 +248,14 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula)
 
 
-_COMPARISONS: Mapping[type[ast.cmpop], str] = MappingProxyType(
-    {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
-)
+_COMPARISONS: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
 
 
 def _compare(state: Lowering, node: ast.Compare) -> Value:
@@ -368,9 +373,7 @@ def _slice(state: Lowering, node: ast.Slice) -> Value:
 
 
 # --------------------------------------------------------------------------------------------------------------------- calls
-_FORMULAS: Mapping[str, str] = MappingProxyType(
-    {"min": "min", "max": "max", "minimum": "min", "maximum": "max", "cdiv": "cdiv"}
-)
+_FORMULAS: Mapping[str, str] = {"min": "min", "max": "max", "minimum": "min", "maximum": "max", "cdiv": "cdiv"}
 _OF_NUMBERS = frozenset({*_FORMULAS, "range", "static_range", "int", "float"})
 
 
@@ -472,20 +475,18 @@ def _rank_of_call(name: str, args: Sequence[Value], keywords: Mapping[str, Value
     return common_rank((*args, *keywords.values()))
 
 
-_HANDLERS: Mapping[type[ast.expr], Callable[[Lowering, Any], Value]] = MappingProxyType(
-    {
-        ast.Constant: _constant,
-        ast.Name: _name,
-        ast.BinOp: _binary,
-        ast.UnaryOp: _unary,
-        ast.Compare: _compare,
-        ast.BoolOp: _boolean,
-        ast.IfExp: _choice,
-        ast.Tuple: _tuple,
-        ast.List: _tuple,
-        ast.Attribute: _attribute,
-        ast.Subscript: _subscript,
-        ast.Slice: _slice,
-        ast.Call: _call,
-    }
-)
+_HANDLERS: Mapping[type[ast.expr], Callable[[Lowering, Any], Value]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.Compare: _compare,
+    ast.BoolOp: _boolean,
+    ast.IfExp: _choice,
+    ast.Tuple: _tuple,
+    ast.List: _tuple,
+    ast.Attribute: _attribute,
+    ast.Subscript: _subscript,
+    ast.Slice: _slice,
+    ast.Call: _call,
+}

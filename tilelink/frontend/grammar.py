@@ -236,13 +236,8 @@ def _shape(source: Text, tree: Tree[Token], named: tuple[str, ...]) -> Shape:
     for word in tree.children:
         shown = source.shown(word)
         if written is not None:
-            _after(
-                source,
-                word,
-                written,
-                f"{_WORD_ORDER}, then how it is written",
-                f"move `{written}` to the end of the tensor",
-            )
+            why, hint = f"{_WORD_ORDER}, then how it is written", f"move `{written}` to the end of the tensor"
+            _after(source, word, written, why, hint)
         if isinstance(word, Tree) and (word.data == "below" or shown in CONTRACTS):
             _after(source, word, contract, "a tensor makes one promise about its values", "keep one of them")
             below = _size(source, word.children[0], named) if word.data == "below" else None
@@ -264,16 +259,13 @@ def _shape(source: Text, tree: Tree[Token], named: tuple[str, ...]) -> Shape:
             else:
                 axes.append(_axis(source, word, named))
     if not axes and rest is None:
-        source.fail(
-            "TL102", "a tensor without axes", span(tree), "a tensor has at least one axis", "write its axes first"
-        )
+        why = "a tensor has at least one axis"
+        source.fail("TL102", "a tensor without axes", span(tree), why, "write its axes first")
     for name in named:
         split = [a for a in axes if a.split == name]
         if len(split) > 1:
-            message, why = (
-                f"`{split[0]}` and `{split[1]}` are both split",
-                "every element of a tensor has one owner, found from one axis",
-            )
+            message = f"`{split[0]}` and `{split[1]}` are both split"
+            why = "every element of a tensor has one owner, found from one axis"
             source.fail("TL103", message, span(tree), why, "split one axis of a tensor")
     return Shape(tuple(axes), rest, dtype, contract, written)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from tilelink.errors import Note
@@ -243,33 +242,31 @@ def _limit(call: Call, param: Param, at: int, node: Node, what: str) -> Value | 
     return value
 
 
-PRIMITIVES: Mapping[str, Word] = MappingProxyType(
-    {
-        "producer_tile_notify": Word("effect", _notify),
-        "consumer_tile_wait": Word("effect", _wait),
-        "peer_tile_notify": Word("effect", _peer),
-        "peer_tile_wait": Word("effect", _peer),
-        "rank_wait": Word("effect", _wait),
-        "rank_copy_data": Word("effect", _move),
-        "rank_notify": Word("effect", _rank_notify),
-        "tile_push_data": Word("effect", _tile_push_data),
-        "tile_pull_data": Word("effect", _move),
-        "tile_store": Word("effect", _tile_store),
-        "tile_load": Word("value", _tile_load),
-        "rank_of": Word("value", _rank_of),
-        "tile_id": Word("domain", _tile_id),
-        "tile_range": Word("value", _tile_range),
-        "tile_mask": Word("value", _tile_mask),
-        "tile_begin": Word("value", _edge),
-        "tile_end": Word("value", _edge),
-        "tile_shape": Word("value", _tile_shape),
-        "acc_dtype": Word("value", _acc_dtype),
-        "segment": Word("value", _segment),
-        "size": Word("value", _size),
-        "tiles": Word("loop", _tiles),
-        **raw.WORDS,
-    }
-)
+PRIMITIVES: Mapping[str, Word] = {
+    "producer_tile_notify": Word("effect", _notify),
+    "consumer_tile_wait": Word("effect", _wait),
+    "peer_tile_notify": Word("effect", _peer),
+    "peer_tile_wait": Word("effect", _peer),
+    "rank_wait": Word("effect", _wait),
+    "rank_copy_data": Word("effect", _move),
+    "rank_notify": Word("effect", _rank_notify),
+    "tile_push_data": Word("effect", _tile_push_data),
+    "tile_pull_data": Word("effect", _move),
+    "tile_store": Word("effect", _tile_store),
+    "tile_load": Word("value", _tile_load),
+    "rank_of": Word("value", _rank_of),
+    "tile_id": Word("domain", _tile_id),
+    "tile_range": Word("value", _tile_range),
+    "tile_mask": Word("value", _tile_mask),
+    "tile_begin": Word("value", _edge),
+    "tile_end": Word("value", _edge),
+    "tile_shape": Word("value", _tile_shape),
+    "acc_dtype": Word("value", _acc_dtype),
+    "segment": Word("value", _segment),
+    "size": Word("value", _size),
+    "tiles": Word("loop", _tiles),
+    **raw.WORDS,
+}
 
 VOCABULARY = frozenset(PRIMITIVES)
 

@@ -196,10 +196,8 @@ def _axis_of(run: Trace, program: TileProgram, given: Sequence[Given], over: str
         return fitting[0]
     split = " and ".join(fitting) or "none of them where the signature says `R`"
     why = f"the ranks have the axes {known} here, and the tensors that are passed are split over {split}"
-    message, hint = (
-        f"which axis of ranks `R` of `{program.name}` is",
-        f'say it: `{program.name}(..., over="{next(iter(names))}")`',
-    )
+    message = f"which axis of ranks `R` of `{program.name}` is"
+    hint = f'say it: `{program.name}(..., over="{next(iter(names))}")`'
     raise TilelinkError("TL213", message, loc=loc, why=why, hint=hint)
 
 

@@ -183,11 +183,11 @@ def symmetric(
         message, hint = "an owner map where the ranks have several axes", "split the axes of the shape over them"
         raise TilelinkError("TL214", message, loc=loc, why=why, hint=hint)
     if term is not None and len(term.variables) > len(axes):
-        why, message = (
+        message = f"the owner map has {len(term.variables)} variables"
+        why, hint = (
             f"`{shape}` has {count(len(axes), 'axis', 'axes')}",
-            f"the owner map has {len(term.variables)} variables",
+            "write one variable for each axis, from the first on",
         )
-        hint = "write one variable for each axis, from the first on"
         raise TilelinkError("TL104", message, loc=loc, why=why, hint=hint)
     wish = f"symmetric_{sum(r.origin == 'declared' for r in run.records)}"
     return run.record(Record(axes, word, "declared", wish, wish, label, parsed.contract, term, loc))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import RANKS, Value, constant_of, named
@@ -101,14 +100,12 @@ def allowed(state: Lowering, name: str) -> bool:
     return state.raw and (name == "load" or name.startswith(WRITES))
 
 
-WORDS: Mapping[str, Word] = MappingProxyType(
-    {
-        "pointer": Word("value", _pointer),
-        "rank": Word("value", _rank),
-        "num_ranks": Word("value", _num_ranks),
-        "symm_at": Word("value", _symm_at),
-        "wait": Word("value", _wait),
-        "consume_token": Word("value", _consume_token),
-        "notify": Word("effect", _notify),
-    }
-)
+WORDS: Mapping[str, Word] = {
+    "pointer": Word("value", _pointer),
+    "rank": Word("value", _rank),
+    "num_ranks": Word("value", _num_ranks),
+    "symm_at": Word("value", _symm_at),
+    "wait": Word("value", _wait),
+    "consume_token": Word("value", _consume_token),
+    "notify": Word("effect", _notify),
+}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 from tilelink.errors import Loc, Note
@@ -72,9 +71,8 @@ def _line(state: Lowering, node: ast.Expr) -> None:
             return
         check_known(state, node.value.func, found)
         if found.path == "tl.device_print":
-            state.ops.append(
-                Let(target=(), value=call_of_language(state, node.value, found.name).expr(), loc=state.loc(node))
-            )
+            value = call_of_language(state, node.value, found.name).expr()
+            state.ops.append(Let(target=(), value=value, loc=state.loc(node)))
             return
         if raw.effect(state, node.value, found.name):
             return
@@ -316,11 +314,9 @@ def _for(state: Lowering, node: ast.For) -> None:
         if found == Builtin("range") or (isinstance(found, Language) and found.path in ("tl.range", "tl.static_range")):
             _range(state, node, node.iter, target)
             return
-    why, hint = (
-        "a loop walks tiles or counts",
-        "write `tl.tiles(...)`, `range(...)`, `tl.range(...)` or `tl.static_range(...)`",
-    )
-    state.fail("TL111", node.iter, f"a loop over `{ast.unparse(node.iter)}` in a tile program", why, hint)
+    message = f"a loop over `{ast.unparse(node.iter)}` in a tile program"
+    hint = "write `tl.tiles(...)`, `range(...)`, `tl.range(...)` or `tl.static_range(...)`"
+    state.fail("TL111", node.iter, message, "a loop walks tiles or counts", hint)
 
 
 def _no_else(state: Lowering, node: ast.For | ast.While) -> None:
@@ -415,16 +411,14 @@ def _body(
     return tuple(ops)
 
 
-_HANDLERS: Mapping[type[ast.stmt], Callable[[Lowering, Any], None]] = MappingProxyType(
-    {
-        ast.Pass: lambda _state, _node: None,
-        ast.Expr: _line,
-        ast.Assert: _assert,
-        ast.Assign: _assign,
-        ast.AnnAssign: _annotated,
-        ast.AugAssign: _augmented,
-        ast.If: _if,
-        ast.For: _for,
-        ast.While: _while,
-    }
-)
+_HANDLERS: Mapping[type[ast.stmt], Callable[[Lowering, Any], None]] = {
+    ast.Pass: lambda _state, _node: None,
+    ast.Expr: _line,
+    ast.Assert: _assert,
+    ast.Assign: _assign,
+    ast.AnnAssign: _annotated,
+    ast.AugAssign: _augmented,
+    ast.If: _if,
+    ast.For: _for,
+    ast.While: _while,
+}

@@ -223,13 +223,10 @@ def inline(
     if len(args) != len(names):
         wrong_count(name, len(args), signature, site)
     if len(run.frames) > DEEPEST:
-        raise TilelinkError(
-            "TL215",
-            f"`{name}` is called {DEEPEST} operators deep",
-            loc=site,
-            why="an operator that calls itself, or one that calls it, never ends",
-            hint="let the call depend on a constant that changes, or write the step as a tile program",
-        )
+        message = f"`{name}` is called {DEEPEST} operators deep"
+        why = "an operator that calls itself, or one that calls it, never ends"
+        hint = "let the call depend on a constant that changes, or write the step as a tile program"
+        raise TilelinkError("TL215", message, loc=site, why=why, hint=hint)
     prefix = run.take_path(use, site) + "."
     run.shipped = under(prefix, shipped) | run.shipped
     given = [given_tensor(name, n, s, a, site) for n, s, a in zip(names, signature.inputs, args, strict=True)]

@@ -113,11 +113,8 @@ class Step:
     @property
     def compiled(self) -> dict[str, Any]:
         """Its constants that are compiled in, which formulas may name."""
-        return {
-            name: value if isinstance(value, str) else int(value)
-            for name, value in self.constants
-            if not isinstance(value, float)
-        }
+        kept = ((name, value) for name, value in self.constants if not isinstance(value, float))
+        return {name: value if isinstance(value, str) else int(value) for name, value in kept}
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -138,12 +135,8 @@ class Step:
     @property
     def moves(self) -> tuple[Binding, Binding] | None:
         """What a copy program takes, and what it fills; None: it is none."""
-        copy_program = self.program.copy_program
-        return (
-            None
-            if copy_program is None
-            else (self.binding(copy_program.source), self.binding(copy_program.destination))
-        )
+        copies = self.program.copy_program
+        return None if copies is None else (self.binding(copies.source), self.binding(copies.destination))
 
     @property
     def moved_axes(self) -> tuple[tuple[ViewAxis, ViewAxis], ...]:
