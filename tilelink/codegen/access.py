@@ -123,6 +123,11 @@ class Accessed:
         return Accessed(op, tests)
 
 
+def address_of(scope: Scope, pointer: str, op: Load | Store) -> tuple[str, str | None]:
+    """Of what a statement loads or stores, in the memory at a pointer (`address`)."""
+    return address(scope, pointer, scope.declared(op.param), scope.indexed(op), Accessed.of(scope.part.of(op)))
+
+
 def address(
     scope: Scope, pointer: str, tensor: TensorDecl, index: Entries, found: Accessed
 ) -> tuple[str, str | None]:  # fmt: skip

@@ -7,6 +7,7 @@ kernels replay.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilelink.codegen import signals
@@ -17,8 +18,8 @@ from tilelink.codegen.text import Names
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import AWAIT_FLAG, Arg, Site
-from tilelink.ir.lowered import STATES, Await, Executor, Flags, walk
-from tilelink.ir.plan import COPIES
+from tilelink.ir.lowered import STATES, Await, walk
+from tilelink.ir.plan import COPIES, CallEntry, CallExit, Stage, Transfer
 from tilelink.ir.program import Wait
 from tilelink.ir.program import walk as statements
 
@@ -27,12 +28,23 @@ AWAITED = {"watch_at": "watch", "site": "number", "flag": "number"}
 """What a report on a stream's wait takes: where it goes, and the numbers of the place and of the flag."""
 
 
-def emit_call_entry(file: File) -> Function:
+def one_block_kernels(file: File) -> Iterator[Function]:
+    """Those that the plan's host starts."""
+    started = {type(step) for step in file.plan.host}
+    if CallEntry in started and not file.lowered.entry:
+        yield _call_entry(file)
+    if Stage in started:
+        yield _ready(file)
+    if CallExit in started:
+        yield _call_exit(file)
+    if Transfer in started:
+        yield _await(file)
+
+
+def _call_entry(file: File) -> Function:
     """Advance the epoch, tell the peers, signal each flag's total by this call's target, and take the credits."""
     scope = _single(file)
-    lines = scope.lines
-    epoch = scope.epoch()
-    last = scope.arg(Arg("last_at", "state", "last"))
+    lines, epoch, last = scope.lines, scope.state("epoch"), scope.state("last")
     lines.say("a call begins, and the peers hear of it")
     lines.add(f"epoch = tl.load({epoch}) + 1")
     copy = _copies(scope)
@@ -49,7 +61,7 @@ def emit_begin(file: File) -> Function:
     scope = _single(file)
     scope.lines.say("a call begins, and the peers hear of it")
     with scope.lines.block("if worker == 0:"):
-        _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
+        _tell(scope, "entered", f"tl.load({scope.state('epoch')}) + 1")
     _credits(scope)
     return _function("call_entry", scope, "worker")
 
@@ -57,8 +69,8 @@ def emit_begin(file: File) -> Function:
 def emit_epoch_signalled(file: File) -> Function:
     """The begin of a call that needs no end: each worker counts it for itself, and for workers that other calls have."""
     scope = _single(file)
-    lines, epoch, last = scope.lines, scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
-    heard, credits = scope.arg(Arg("heard_at", "state", "heard")), scope.arg(Arg("take_credits", "credits"))
+    lines, epoch, last, heard = scope.lines, *map(scope.state, ("epoch", "last", "heard"))
+    credits = scope.arg(Arg("take_credits", "credits"))
     used, copy = scope.names.fresh("used"), scope.names.fresh("copy")
     lines.say("each worker counts the calls for itself")
     lines.add(f"epoch = tl.load({epoch} + worker) + 1")
@@ -91,9 +103,7 @@ def emit_end(file: File, *, stores_async: bool) -> Function:
     """The end of a call in its last kernel: whoever is through last advances the epoch and raises the totals, which
     nobody looks at any more. `stores_async`: the kernel stores through descriptors, which it has to see done first."""
     scope = _single(file)
-    lines = scope.lines
-    through = scope.arg(Arg("through_at", "state", "through"))
-    epoch, last = scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
+    lines, through, epoch, last = scope.lines, *map(scope.state, ("through", "epoch", "last"))
     if stores_async:
         lines.add("shmem.async_store_quiet()")
     lines.say("the call is over when the last worker is through")
@@ -113,7 +123,7 @@ def _function(name: str, scope: Scope, *leading: str) -> Function:
 
 def _tell(scope: Scope, what: str, epoch: str) -> None:
     """All ranks, that this one has `entered`, is `ready`, or has `left`."""
-    flags = scope.arg(Arg(f"{what}_at", "state", what))
+    flags = scope.state(what)
     scope.arg(Arg("ctx", "context", ""))
     scope.lines.add(f"shmem.signal_all({flags} + rank, {epoch}, shmem.SIGNAL_SET, RANKS, ctx)")
 
@@ -121,7 +131,7 @@ def _tell(scope: Scope, what: str, epoch: str) -> None:
 def _credits(scope: Scope) -> None:
     """Wait until every rank has left the call that used this slot last, if this call takes its credits."""
     lines, used = scope.lines, scope.names.fresh("used")
-    credits, last = scope.arg(Arg("take_credits", "credits")), scope.arg(Arg("last_at", "state", "last"))
+    credits, last = scope.arg(Arg("take_credits", "credits")), scope.state("last")
     lines.say("who has entered a later call has left the one that had these buffers last: they are free")
     with lines.block(f"if {credits} != 0:"):
         lines.add(f"{used} = tl.load({last})")
@@ -131,7 +141,7 @@ def _credits(scope: Scope) -> None:
 def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
     """Wait until every rank has said that it has `entered` call `value`, or `left` it."""
     lines, pe = scope.lines, scope.names.fresh("pe")
-    flags = scope.arg(Arg(f"{what}_at", "state", what))
+    flags = scope.state(what)
     if scope.reports.checks.watchdog:
         with lines.block(f"for {pe} in range(RANKS):"):
             signals.wait_until(scope, (flags, pe), value, what, "", path=path)
@@ -141,10 +151,23 @@ def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
 
 
 def _all_totals(scope: Scope) -> None:
+    """Each flag's total, raised by what a call adds to it."""
+    lines = scope.lines
     start, flag, inside = (scope.names.fresh(name) for name in ("start", "flag", "inside"))
-    for flags in scope.lowered.flags:
-        if flags.style == "count":
-            _totals(scope, flags, start, flag, inside)
+    for flags in (f for f in scope.lowered.flags if f.style == "count"):
+        expected = signals.expected_at(scope, flags)
+        lines.say(f"what the flags of `{flags.name}` will have counted up to after this call")
+        if flags.count == F.of(1):
+            lines.add(f"tl.store({expected}, tl.load({expected}) + {signals.arrivals(scope, flags, F.of(0))})")
+            continue
+        total = scope.names.fresh(f"{flags.name}_count")
+        lines.add(f"{total} = {scope.text(flags.count)}")
+        with lines.block(f"for {start} in range(0, {total}, {LANES}):"):
+            lines.add(f"{flag} = {start} + tl.arange(0, {LANES})")
+            lines.add(f"{inside} = {flag} < {total}")
+            at, mask = f"{expected} + {flag}", f"mask={inside}"
+            more = signals.arrivals(scope, flags, Sym(flag))
+            lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
 
 
 def _single(file: File) -> Scope:
@@ -154,60 +177,37 @@ def _single(file: File) -> Scope:
     return scope
 
 
-def _totals(scope: Scope, flags: Flags, start: str, flag: str, inside: str) -> None:
-    """`start`, `flag`, `inside`: names in the loop over flags: where a block of them begins, the block, and which of it exist."""
-    lines, expected = scope.lines, signals.expected_at(scope, flags)
-    lines.say(f"what the flags of `{flags.name}` will have counted up to after this call")
-    if flags.count == F.of(1):
-        lines.add(f"tl.store({expected}, tl.load({expected}) + {signals.arrivals(scope, flags, F.of(0))})")
-        return
-    total = scope.names.fresh(f"{flags.name}_count")
-    lines.add(f"{total} = {scope.text(flags.count)}")
-    with lines.block(f"for {start} in range(0, {total}, {LANES}):"):
-        lines.add(f"{flag} = {start} + tl.arange(0, {LANES})")
-        lines.add(f"{inside} = {flag} < {total}")
-        at, mask = f"{expected} + {flag}", f"mask={inside}"
-        more = signals.arrivals(scope, flags, Sym(flag))
-        lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
-
-
-def emit_ready(file: File) -> Function:
+def _ready(file: File) -> Function:
     """Staged arguments are there."""
     scope = _single(file)
-    _tell(scope, "ready", f"tl.load({scope.epoch()})")
+    _tell(scope, "ready", f"tl.load({scope.state('epoch')})")
     return _function("ready", scope)
 
 
-def emit_call_exit(file: File) -> Function:
+def _call_exit(file: File) -> Function:
     """This rank has left the call, and waits until every other has."""
     scope = _single(file)
-    epoch = f"tl.load({scope.epoch()})"
+    epoch = f"tl.load({scope.state('epoch')})"
     _tell(scope, "left", epoch)
     _hear_all(scope, "left", epoch, "call_exit")
     return _function("call_exit", scope)
 
 
-def emit_await(file: File) -> Function:
+def _await(file: File) -> Function:
     """One kernel for all waits of streams for other ranks: each passes what it waits for."""
-    scope, reports = _single(file), file.reports
+    scope = _single(file)
     flag, value = (scope.arg(Arg(name, "flag", name)) for name in ("flag_at", "value_at"))
-    if reports.checks.watchdog:
-        for executor in file.lowered.executors:
-            if executor.engine.by == "stream":
-                _number_sites(file, executor)
-        watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
-        scope.lines.add(f"shmem.signal_wait_within({flag}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")
-    else:
+    if not file.reports.checks.watchdog:
         scope.lines.add(f"shmem.signal_wait_until({flag}, shmem.CMP_GE, tl.load({value}))")
-    return _function(AWAIT_FLAG, scope)
-
-
-def _number_sites(file: File, executor: Executor) -> None:
-    """What the streams of an executor wait for."""
-    for loop in executor.loops:
+        return _function(AWAIT_FLAG, scope)
+    # What streams wait for has numbers.
+    for loop in (loop for e in file.lowered.executors if e.engine.by == "stream" for loop in e.loops):
         for op in (o for o in walk(loop.body) if isinstance(o, Await)):
             step = file.plan.step(loop.path).step
             wait = next(o for o in statements(step.program.body) if isinstance(o, Wait) and o.loc == op.loc)
             own = STATES.get(op.flags)
             site = ("channel", op.flags) if own is None else (own, step.binding(wait.param).tensor)
             file.reports.number(Site(loop.path, *site, op.loc))
+    watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
+    scope.lines.add(f"shmem.signal_wait_within({flag}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")
+    return _function(AWAIT_FLAG, scope)

@@ -16,7 +16,19 @@ from tilelink.ir.program import At, Expr, OfTile
 def emit_tile(scope: Scope) -> None:
     """Wait, move, notify: for the tile whose bounds the loop has just set."""
     _name_peer(scope)
-    ops.each(scope, scope.part.body, lambda op: _op(scope, op))
+    copy = next((o for o in walk(scope.part.body) if isinstance(o, Copy)), None)
+
+    def leaf(op: Op) -> None:
+        if isinstance(op, Await):
+            if scope.lowered.flag(op.flags).style != "data":
+                assert copy is not None
+                signals.await_one(scope, op, copy.source.buffer.removesuffix(STAGE))
+        elif isinstance(op, Copy):
+            _copy(scope, op)
+        else:
+            signals.signal(scope, op)
+
+    ops.each(scope, scope.part.body, leaf)
 
 
 def _name_peer(scope: Scope) -> None:
@@ -26,17 +38,6 @@ def _name_peer(scope: Scope) -> None:
     for wish, end in ends:
         if end.rank != scope.step.rank and not any(n.startswith("@") for n in F.symbols(end.rank)):
             ops.name(scope, wish, end.rank, None)
-
-
-def _op(scope: Scope, op: Op) -> None:
-    if isinstance(op, Await):
-        if scope.lowered.flag(op.flags).style != "data":
-            copy = next(o for o in walk(scope.part.body) if isinstance(o, Copy))
-            signals.await_one(scope, op, copy.source.buffer.removesuffix(STAGE))
-    elif isinstance(op, Copy):
-        _copy(scope, op)
-    else:
-        signals.signal(scope, op)
 
 
 # -------------------------------------------------------------------------------------------------------------- memory

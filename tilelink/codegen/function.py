@@ -117,7 +117,8 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
             _tile_of_segment(scope, lines, index, names, var)
         elif index is not None and not names.grid.unit:
             lines.add(f"{names.begin} = {scope.text(begin)}")
-            if names.used & {"end", "inside"} or _end_used(scope, names):
+            used = any(names.end in text for _, text, _ in scope.lines.rows) or names.end in scope.formulas.symbols
+            if used or names.used & {"end", "inside"}:
                 lines.add(f"{names.end} = {scope.text(end)}")
         access.lane_lines(lines, names)
         if var in read and not names.grid.unit:
@@ -132,10 +133,6 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
 def _index(begin: F.Formula) -> str | None:
     """The index of a tile, by where it begins; None: it is always there."""
     return next((n for n in sorted(F.symbols(begin)) if n[0] == "i" and n[1:].isdigit()), None)
-
-
-def _end_used(scope: Scope, names: TileNames) -> bool:
-    return any(names.end in text for _, text, _ in scope.lines.rows) or names.end in scope.formulas.symbols
 
 
 # --------------------------------------------------------------------- tiles of axes that an offsets table splits at run time

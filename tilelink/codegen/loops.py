@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -310,57 +311,37 @@ def _open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, lo
     Gives the positions from which and up to which the run's tiles begin. A worker that has awaited all of the flags for
     an earlier tile makes one run of them.
     """
-    lines, fresh = scope.lines, scope.names.fresh
+    lines, fresh, least, most = scope.lines, scope.names.fresh, _symbol(low), _symbol(high)
     walks = [w for w in (scope.part.walk(op.var, wait) for wait in waiting) if w is not None]
     walk = walks[0]
     run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
     lo, hi = (F.substitute(edge, {"flag": Sym(run)}) for edge in (walk.begin, walk.end))
-    last_index = _index(walk, _symbol(high) - 1)
-    start = scope.text(walk.first if low == "0" else _index(walk, _symbol(low)))
-    stop = scope.text(last_index)
-    until = scope.text(F.minimum(hi, _symbol(high)))
-    alike = scope.step.into is None and all(replace(w, wait=walk.wait) == walk and w.alone for w in walks)
-    known = _awaited_before(scope, op, waiting, start, stop) if alike else None
-    if known is None:
-        flags = f"{start}, {scope.text(last_index + 1)}"
+    start = scope.text(walk.first if low == "0" else _index(walk, least))
+    stop, until = scope.text(_index(walk, most - 1)), scope.text(F.minimum(hi, most))
+    new: str | None = None
+    if scope.step.into is None and all(replace(w, wait=walk.wait) == walk and w.alone for w in walks):
+        # From here on the loop's flags count as awaited: it awaits what is new to the worker.
+        first, last = scope.named(f"{op.var}_first_flag", start), scope.named(f"{op.var}_last_flag", stop)
+        known = signals.remembered(scope, scope.declared(waiting[0].param).name)
+        new = scope.named(f"{op.var}_new", f"({first} < {known[0]}) | ({last} > {known[1]})")
+        for line in signals.joined(scope, first, last, *known):
+            lines.add(line)
+        flags, until = f"{first}, tl.where({new}, {last}, {first}) + 1", f"tl.where({new}, {until}, {high})"
     else:
-        flags = f"{known.first}, tl.where({known.new}, {known.last}, {known.first}) + 1"
-        until = f"tl.where({known.new}, {until}, {high})"
+        flags = f"{start}, {scope.text(_index(walk, most - 1) + 1)}"
     lines.add(f"for {run} in range({flags}):", waiting[0].loc)
     lines.depth += 1
-    lines.add(f"{begin} = {scope.text(lo if low == '0' else F.maximum(lo, _symbol(low)))}")
+    lines.add(f"{begin} = {scope.text(lo if low == '0' else F.maximum(lo, least))}")
     lines.add(f"{end} = {until}")
-    depth = lines.depth
-    if known is not None:
-        lines.add(f"if {known.new}:")
-        lines.depth += 1
     flag = _index(walk, Sym(f"{op.var}.begin"))
-    _await_run(scope, op, waiting, flag, TileNames(begin, end, grid.free, 1), run)
-    lines.depth = depth
+    with lines.block(f"if {new}:") if new is not None else nullcontext():
+        _await_run(scope, op, waiting, flag, TileNames(begin, end, grid.free, 1), run)
+    # Where the tile of the loop begins that holds the run's first position, and the one behind its last.
+    borders = (scope.text(least + (Sym(at) - least) // grid.step * grid.step) for at in (begin, end))
     first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
-    lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")
-    lines.add(f"{last} = tl.where({end} < {high}, {scope.text(_begin_of(Sym(end), _symbol(low), grid))}, {high})")
+    lines.add(f"{first} = {next(borders)}")
+    lines.add(f"{last} = tl.where({end} < {high}, {next(borders)}, {high})")
     return first, last
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """Names: the first and the last flag of a loop, and whether some of them are `new` to the worker."""
-
-    first: str
-    last: str
-    new: str
-
-
-def _awaited_before(scope: Scope, op: Tiles, waiting: list[Wait], start: str, stop: str) -> Awaited:
-    """Whether this worker's earlier tiles have awaited the loop's flags; from here on they count as awaited: the loop that
-    follows awaits what is new."""
-    first, last = scope.named(f"{op.var}_first_flag", start), scope.named(f"{op.var}_last_flag", stop)
-    low, high = signals.remembered(scope, scope.declared(waiting[0].param).name)
-    new = scope.named(f"{op.var}_new", f"({first} < {low}) | ({last} > {high})")
-    for line in signals.joined(scope, first, last, low, high):
-        scope.lines.add(line)
-    return Awaited(first, last, new)
 
 
 def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], flag: Formula, span: TileNames, run: str) -> None:
@@ -394,11 +375,6 @@ def _one_flag(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
 
 def _index(walk: Walk, position: F.Like) -> Formula:
     return F.substitute(walk.index, {AT: position})
-
-
-def _begin_of(position: Formula, low: Formula, grid: GridAxis) -> Formula:
-    """Where the tile of a loop from `low` on that holds `position` begins."""
-    return low + (position - low) // grid.step * grid.step
 
 
 def _symbol(text: str) -> Formula:

@@ -56,7 +56,7 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
     start = scope.tensor(tensor.name) if place is None else place.name
-    pointer, mask = access.address(scope, start, tensor, scope.indexed(op), access.Accessed.of(scope.part.of(op)))
+    pointer, mask = access.address_of(scope, start, op)
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
     other = _other(scope, op, tensor)
@@ -78,26 +78,16 @@ def _other(scope: Scope, op: Load, tensor: TensorDecl) -> str:
 def store(scope: Scope, op: Store) -> None:
     tensor = scope.declared(op.param)
     value = scope.expression(op.value)
-    if scope.step.fused and op.to == "own" and _is_forwarded(scope, tensor):
-        name = scope.names.fresh(f"{tensor.name}_tile")
-        dtype = TRITON_DTYPES[tensor.dtype]
-        scope.lines.add(f"{name} = tl.cast({value}, {dtype})", op.loc)
-        scope.forwarded[tensor.name] = name
+    fused = [scope.plan.step(p) for p in scope.step.fused] if op.to == "own" else []
+    if any(s.forwarded or any(b.tensor == tensor.name for b in s.step.bindings) for s in fused):
+        name = scope.forwarded[tensor.name] = scope.names.fresh(f"{tensor.name}_tile")
+        scope.lines.add(f"{name} = tl.cast({value}, {TRITON_DTYPES[tensor.dtype]})", op.loc)
         value = name
     if scope.plan.buffer_or_none(tensor.name) is None:
         return
-    if op.to == "own":
-        _store_own(scope, op, tensor, value)
-    else:
+    if op.to != "own":
         _store_holders(scope, op, tensor, value)
-
-
-def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
-    steps = [scope.plan.step(p) for p in scope.step.fused]
-    return any(b.tensor == tensor.name for s in steps for b in s.step.bindings) or any(s.forwarded for s in steps)
-
-
-def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
+        return
     found = descriptors.tma(scope, tensor, op) if op.mask is None else None
     if found is not None and not found.transposed and (found.shape is None or found.block):
         value = f"tl.cast({value}, {TRITON_DTYPES[tensor.dtype]})"
@@ -105,11 +95,11 @@ def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
         scope.lines.add(f"{found.name}.store({found.coordinates}, {value})", op.loc)
         scope.stored_async = True
         return
-    _store_at(scope, op, tensor, value, scope.tensor(tensor.name), access.Accessed.of(scope.part.of(op)))
+    _store_at(scope, op, value, scope.tensor(tensor.name))
 
 
-def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, found: access.Accessed) -> None:
-    where, mask = access.address(scope, pointer, tensor, scope.indexed(op), found)
+def _store_at(scope: Scope, op: Store, value: str, pointer: str) -> None:
+    where, mask = access.address_of(scope, pointer, op)
     masks = [m for m in (mask, scope.expression(op.mask) if op.mask is not None else None) if m]
     tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
     scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)
@@ -124,12 +114,11 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
         pack = f"shmem.ll_pack({value}, epoch, {TRITON_DTYPES[tensor.dtype]})"
         value = scope.named(f"{tensor.name}_pack", pack)
     body = scope.part.of(op)
-    found = access.Accessed.of(body)
     there = scope.names.fresh(f"{tensor.name}_there")
     with scope.keeping_names(), ops.turns(scope, body[-1], op.loc):
-        pe = ops.name(scope, "owner", found.op.rank, op.loc)
+        pe = ops.name(scope, "owner", access.Accessed.of(body).op.rank, op.loc)
         scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {pe}, {scope.context(tensor.name)})", op.loc)
-        _store_at(scope, op, tensor, value, there, found)
+        _store_at(scope, op, value, there)
 
 
 def lanewise(program: TileProgram) -> bool:

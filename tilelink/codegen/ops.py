@@ -123,8 +123,15 @@ def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:
     used = {n for o in walk(body) for f in formulas(o) for n in F.symbols(f)}
     for entry in op.index or ():
         if isinstance(entry, Gather) and f".{entry.expr.text}.low" in used:
+            # The least and the greatest of a vector's elements, as 32 bits: tables may have 64.
             assert inside is not None
-            _name_ends(scope, entry, scope.text(inside))
+            meant, at = scope.text(inside), vector(scope, entry)
+            low, high = scope.names.fresh("low"), scope.names.fresh("high")
+            scope.lines.add(f"{high} = tl.cast(tl.max(tl.where({meant}, {at}, -1), 0), tl.int32)", scope.loc)
+            least = f"tl.min(tl.where({meant}, {at}, tl.maximum({high}, 0)), 0)"
+            scope.lines.add(f"{low} = tl.cast({least}, tl.int32)", scope.loc)
+            for side, found in (("low", low), ("high", high)):
+                scope.known[Sym(f".{entry.expr.text}.{side}")] = Sym(found)
         elif isinstance(entry, At) and not entry.expr.positional:
             _name_inside(scope, entry, body)
     return body
@@ -142,16 +149,6 @@ def elements(scope: Scope, op: Wait | Notify) -> tuple[Formula | None, tuple[Op,
 def vector(scope: Scope, entry: Gather) -> str:
     """A vector of positions, by name."""
     return name(scope, "index", entry.expr.named, scope.loc)
-
-
-def _name_ends(scope: Scope, entry: Gather, inside: str) -> None:
-    """The least and the greatest of a vector's elements, as 32 bits: tables may have 64."""
-    at, low, high = vector(scope, entry), scope.names.fresh("low"), scope.names.fresh("high")
-    scope.lines.add(f"{high} = tl.cast(tl.max(tl.where({inside}, {at}, -1), 0), tl.int32)", scope.loc)
-    least = f"tl.min(tl.where({inside}, {at}, tl.maximum({high}, 0)), 0)"
-    scope.lines.add(f"{low} = tl.cast({least}, tl.int32)", scope.loc)
-    for side, found in (("low", low), ("high", high)):
-        scope.known[Sym(f".{entry.expr.text}.{side}")] = Sym(found)
 
 
 def _name_inside(scope: Scope, entry: At, body: tuple[Op, ...]) -> None:

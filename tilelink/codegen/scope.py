@@ -264,8 +264,9 @@ class Scope:
         name = ("" if along == RANK_AXIS else f"{along}_") + (f"{tensor}_ctx" if own else "ctx")
         return self.arg(Arg(name, "context", tensor, along=along))
 
-    def epoch(self) -> str:
-        return self.arg(Arg("epoch_at", "state", "epoch"))
+    def state(self, what: str) -> str:
+        """The parameter that points to what the workspace calls so."""
+        return self.arg(Arg(f"{what}_at", "state", what))
 
     def report(self, kind: str, of: str, loc: Loc | None, path: str | None = None) -> str:
         """The arguments of a device function that can make a report: where it goes, and the number of this place."""

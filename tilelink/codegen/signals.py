@@ -46,8 +46,7 @@ def wait_until(
 def pointer(scope: Scope, flags: Flags) -> str:
     """The parameter that points to them: counts of notifies, or numbers of calls."""
     if flags.name in STATES:
-        state = STATES[flags.name]
-        return scope.arg(Arg(f"{state}_at", "state", state))
+        return scope.state(STATES[flags.name])
     return scope.arg(Arg(f"{flags.name}_flags", "epoch_flags" if scope.lowered.by_epoch else "flags", flags.name))
 
 
@@ -74,9 +73,9 @@ def arrivals(scope: Scope, flags: Flags, flag: Formula) -> str:
 
 
 def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
-    """What a flag comes to in this call. Where the call's own kernels begin it, they raise the totals behind the"""
+    """What a flag comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
     if flags.style == "epoch":
-        return "epoch" if scope.lowered.by_epoch else f"tl.load({scope.epoch()})"
+        return "epoch" if scope.lowered.by_epoch else f"tl.load({scope.state('epoch')})"
     total = f"tl.load({expected_at(scope, flags)} + {flat}{mask})"
     if not scope.lowered.entry:
         return total
@@ -127,7 +126,9 @@ def wait(scope: Scope, op: Wait) -> None:
     tensor = scope.declared(op.param).name
     fence = ("shmem.async_load_fence()",) if read_by_tma(scope, op) else ()
     own = next((i for i in scope.step.in_place if i.tensor == tensor), None)
-    once = own is None and tensor not in scope.forwarded and _once(scope, op)
+    # Whether a worker is to remember what it has waited for.
+    kept = awaited(scope, op) not in STATES and scope.step.into is None and op in _unrolled(scope.body)
+    once = kept and own is None and tensor not in scope.forwarded
     with scope.keeping_names():
         if once and _await_members(scope, op, fence):
             return
@@ -145,11 +146,6 @@ def wait(scope: Scope, op: Wait) -> None:
 def awaited(scope: Scope, op: Wait) -> str:
     """The name of the flags that a wait is for."""
     return next(o.flags for o in walk(scope.part.of(op)) if isinstance(o, Await))
-
-
-def _once(scope: Scope, op: Wait) -> bool:
-    """Whether a worker is to remember what it has waited for."""
-    return awaited(scope, op) not in STATES and scope.step.into is None and op in _unrolled(scope.body)
 
 
 def _unrolled(body: tuple[Statement, ...]) -> Iterator[Statement]:

@@ -260,9 +260,7 @@ def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
     own = (op for op in walk(scope.body) if isinstance(op, Store) and op.to == "own")
     stored, loads = {scope.declared(op.param).name: op for op in own}, list[str]()
     for name in dict.fromkeys(scope.plan.wiring.moved_from(tensor, stored) for tensor in step.forwarded):
-        op, tensor = stored[name], scope.declared(stored[name].param)
-        found = access.Accessed.of(scope.part.of(op))
-        where, mask = access.address(scope, scope.tensor(name), tensor, scope.indexed(op), found)
+        where, mask = access.address_of(scope, scope.tensor(name), stored[name])
         held = scope.forwarded[name] = scope.names.fresh(f"{name}_tile")
         loads.append(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})")
     if columns is not None:
@@ -300,4 +298,4 @@ def _flag(scope: Scope, step: StepPlan) -> tuple[str, str]:
 
 def _call(scope: Scope) -> str:
     """The number of this call. A kernel of its own has begun it: a stream beside this kernel moves the host's tiles."""
-    return f"tl.load({scope.epoch()})"
+    return f"tl.load({scope.state('epoch')})"

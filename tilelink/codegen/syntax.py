@@ -8,7 +8,6 @@ outside can become code by a way that nobody thought of.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from tilelink.errors import Loc, TilelinkError
 
@@ -56,18 +55,13 @@ def check_text(text: str, name: str) -> None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _refused(name, text, getattr(error, "lineno", None) or 1, f"it is no Python ({error})") from error
-    given = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)} | set(_constants(tree))
+    given = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+    given |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     for k, node in enumerate(tree.body):
         if not _may_stand(node, first=k == 0):
             raise _refused(name, text, node.lineno, "it is neither a Triton function nor a constant")
         if isinstance(node, ast.FunctionDef):
             _check_function(name, text, node, given)
-
-
-def _constants(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, ast.Assign):
-            yield from (t.id for t in node.targets if isinstance(t, ast.Name))
 
 
 def _may_stand(node: ast.stmt, *, first: bool) -> bool:
@@ -94,7 +88,8 @@ def _is_constant(value: ast.expr) -> bool:
 
 
 def _check_function(name: str, text: str, function: ast.FunctionDef, given: set[str]) -> None:
-    known = given | MODULES | BUILTINS | _bound(function)
+    known = given | MODULES | BUILTINS | {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+    known |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     for node in (n for part in (function.args, *function.body) for n in ast.walk(part)):
         line = getattr(node, "lineno", function.lineno)
         if not isinstance(node, (*STATEMENTS, *EXPRESSIONS, *PARTS, ast.comprehension)):
@@ -103,12 +98,6 @@ def _check_function(name: str, text: str, function: ast.FunctionDef, given: set[
             raise _refused(name, text, line, f"`{node.id}` is given by nobody")
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             raise _refused(name, text, line, f"`.{node.attr}` reaches behind an object")
-
-
-def _bound(function: ast.FunctionDef) -> set[str]:
-    """Parameters and whatever is assigned."""
-    out = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-    return out | {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def _refused(name: str, text: str, line: int, what: str) -> TilelinkError:

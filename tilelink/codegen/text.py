@@ -95,17 +95,14 @@ class Formulas:
     def _shorten(self, f: Formula) -> Formula:
         if f in self.names:
             if f not in self.used:
-                self._use(f)
+                assert isinstance(f, Binary)
+                left, right = self._shorten(f.left), self._shorten(f.right)
+                self.symbols |= F.symbols(left) | F.symbols(right)
+                self.used.append(f)
             return Sym(self.names[f])
         if isinstance(f, Binary):
             return Binary(f.op, self._shorten(f.left), self._shorten(f.right))
         return f
-
-    def _use(self, f: Formula) -> None:
-        assert isinstance(f, Binary)
-        left, right = self._shorten(f.left), self._shorten(f.right)
-        self.symbols |= F.symbols(left) | F.symbols(right)
-        self.used.append(f)
 
     def definitions(self) -> list[tuple[str, str]]:
         """(name, text) of the named subformulas that were used, in an order in which each knows those before it."""

@@ -98,7 +98,12 @@ def check(lowered: Lowered) -> Verdict:
     started = time.perf_counter()
     table = Table.of(lowered)
     for question in QUESTIONS:
-        found = _first(table, question)
+        try:
+            found = next(question.ask(table), None)
+        except TooMany:
+            what = f"it cannot be shown that {question.rule} of `{lowered.name}` are right"
+            why = "there are too many tiles to look at each"
+            found = Found(what, "", code="TL606", why=why, hint="use larger tiles", loc=lowered.loc)
         if found is not None:
             error = refused(lowered, question, found)
             shown = _counterexample(table, question, found)
@@ -109,19 +114,10 @@ def check(lowered: Lowered) -> Verdict:
     return Verdict(True, tuple(proofs), assumed=_assumed(table))
 
 
-def _first(table: Table, question: Question) -> Found | None:
-    try:
-        return next(question.ask(table), None)
-    except TooMany:
-        what = f"it cannot be shown that {question.rule} of `{table.lowered.name}` are right"
-        why = "there are too many tiles to look at each"
-        return Found(what, "", code="TL606", why=why, hint="use larger tiles", loc=table.lowered.loc)
-
-
 def refused(lowered: Lowered, question: Question, found: Found) -> TilelinkError:
     """The diagnostic of what a question has found."""
     locs = [loc for loc in (*(_loc(r) for r in found.rows), found.loc, lowered.loc) if loc is not None]
-    notes = [Note(_role(r), _loc(r)) for r in found.rows[1:] if _loc(r) is not None and _loc(r) != locs[0]]
+    notes = [Note(_ROLES[type(r.op)], _loc(r)) for r in found.rows[1:] if _loc(r) is not None and _loc(r) != locs[0]]
     return TilelinkError(
         found.code or question.code,
         str(found),
@@ -136,12 +132,14 @@ def _loc(row: Row) -> Loc | None:
     return row.op.loc or row.loop.loc
 
 
-def _role(row: Row) -> str:
-    """What a row does, as a note says it."""
-    if isinstance(row.op, Check):
-        return "checked here"
-    words = {Read: "read here", Write: "written here", Await: "waited for here", Signal: "signalled here"}
-    return words[type(row.op)]
+_ROLES = {
+    Check: "checked here",
+    Read: "read here",
+    Write: "written here",
+    Await: "waited for here",
+    Signal: "signalled here",
+}
+"""What a row does, as a note says it."""
 
 
 # ------------------------------------------------------------------------------------------------------ interleavings
@@ -160,12 +158,12 @@ def _counterexample(table: Table, question: Question, found: Found) -> Counterex
 # ------------------------------------------------------------------------------------------------- what is shown, assumed
 def _shown(table: Table, rule: str) -> str:
     """What a rule has shown, in numbers."""
-    rows = table.rows
-    kinds = {k: sum(isinstance(r.op, k) for r in rows) for k in (Read, Write, Await, Signal)}
+    kinds = {k: sum(isinstance(r.op, k) for r in table.rows) for k in (Read, Write, Await)}
+    names = [f"`{b.name}`" for b, rows in accesses(table) if any(isinstance(r.op, Write) for r in rows)]
     tables = f"{table.ranks} rank{'s' if table.ranks > 1 else ''}"
     texts = {
         "bounds": f"{kinds[Read]} reads, {kinds[Write]} writes and {kinds[Await]} waits inside what there is, on {tables}",
-        "coverage": _covered(table),
+        "coverage": f"each element written once: {', '.join(names)}" if names else "nothing is written",
         "orders": f"each of {sum(len(e.loops) for e in table.lowered.executors)} loops takes its tiles once",
         "counts": f"{len(table.lowered.flags)} kinds of flags come out even",
         "deadlock": "no executor waits for itself, with one worker each",
@@ -175,11 +173,6 @@ def _shown(table: Table, rule: str) -> str:
         "residency": f"workers and streams find room on {table.lowered.sms} SMs",
     }
     return texts[rule]
-
-
-def _covered(table: Table) -> str:
-    names = [f"`{b.name}`" for b, rows in accesses(table) if any(isinstance(r.op, Write) for r in rows)]
-    return f"each element written once: {', '.join(names)}" if names else "nothing is written"
 
 
 def _assumed(table: Table) -> tuple[str, ...]:

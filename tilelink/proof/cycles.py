@@ -20,7 +20,7 @@ import networkx as nx
 import numpy as np
 
 from tilelink.errors import Note
-from tilelink.ir.lowered import Await, Executor, Read, Signal, Write, walk
+from tilelink.ir.lowered import Await, Executor, Signal, Write, walk
 from tilelink.proof.cells import TooMany, deeper, depends, entry
 from tilelink.proof.counts import Sent
 from tilelink.proof.runs import Found, Moment, Runs, possible, together
@@ -42,25 +42,20 @@ def stuck(table: Table) -> Iterator[Found]:
         cycle = chains.cycle()
         if cycle:
             first = next((k for k, (wait, _) in enumerate(cycle) if chains.waits[wait]), 0)
-            pairs = [*cycle[first:], *cycle[:first]]
-            moments = [
-                chains.moment(table, s, late=late)
-                for pair in pairs
-                for s, late in zip(pair, (False, True), strict=True)
-            ]
-            rows = tuple(m.row for m in moments)
+            moments: list[Moment] = []
+            for wait, signal in (*cycle[first:], *cycle[:first]):
+                moments += [chains.moment(table, wait), chains.moment(table, signal, late=True)]
+            what = f"`{table.path(moments[0].row)}` waits in a circle for itself"
             notes = tuple(_note(table, m) for m in moments)
-            what = f"`{table.path(rows[0])}` waits in a circle for itself"
-            yield Found(what, "", rows[:1], tuple(moments), notes=notes)
+            yield Found(what, "", (moments[0].row,), tuple(moments), notes=notes)
 
 
 def _note(table: Table, moment: Moment) -> Note:
     """Where a step of the cycle stands in its order."""
     step, verb = moment.instant(table), "would notify" if moment.late else "waits"
-    positions = table.at(moment.row.loop) if step.tile and not moment.row.loop.by_data else None
     where = f" at tile {step.tile}" if step.tile else ""
-    if positions is not None:
-        where += f", the {_nth(entry(positions, moment.at) + 1)} of its order"
+    if step.tile and not moment.row.loop.by_data:
+        where += f", the {_nth(entry(table.at(moment.row.loop), moment.at) + 1)} of its order"
     return Note(f"rank {step.rank}: `{step.path}` {verb}{where}", step.loc)
 
 
@@ -360,17 +355,10 @@ def _takes_an_sm(table: Table, e: Executor) -> bool:
     ops = [op for loop in e.loops for op in walk(loop.body)]
     if any(isinstance(op, Await) and flags[op.flags] != "doorbell" for op in ops):
         return True
-    rows = [r for r in table.rows if r.executor is e and isinstance(r.op, Read | Write)]
-    within = [_stays(r) for r in rows if isinstance(r.op, Write)]
     # Where all workers begin when it has ended, there is room.
     workers = [other.name for other in table.lowered.executors if other.engine.sm == "worker"]
-    return any(within) and not all(e.name in table.ended[name] for name in workers)
-
-
-def _stays(row: Row) -> bool:
-    """Whether some of what it writes lies on its own rank."""
-    assert isinstance(row.op, Write)
-    found = row(row.op.rank) == row.values["rank"]
-    for condition in row.taken:
-        found = found & condition
-    return bool(np.any(found))
+    if all(e.name in table.ended[name] for name in workers):
+        return False
+    # Whether some of what it writes lies on its own rank.
+    writes = ((r, r.op) for r in table.rows if r.executor is e and isinstance(r.op, Write))
+    return any(possible([*r.taken, r(op.rank) == r.values["rank"]]) for r, op in writes)

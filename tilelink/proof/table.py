@@ -243,7 +243,12 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
     for op in body:
         if isinstance(op, For):
             places[0] += 1
-            inner = replace(_turns(op, at, axis), around=(*at.around, (places[0], axis)), said=_more(at.said, op.said))
+            often, around = at(op.count), (*at.around, (places[0], axis))
+            values = {**at.values, op.var: along(max(int(often.max(initial=0)), 0), axis, at.depth)}
+            for name, value in op.lets:
+                values[name] = F.evaluate(value, values)
+            turns, data = at.where(values[op.var] < often), at.data + _some(op.by_data)
+            inner = replace(turns, values=values, data=data, around=around, said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
             # Each by itself: mostly on fewer axes than all together.
@@ -256,14 +261,6 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             places[0] += 1
             decided = _some(op.by_data) if isinstance(op, Read | Write) else ()
             yield replace(at, op=op, place=places[0], data=at.data + decided)
-
-
-def _turns(op: For, at: Row, axis: int) -> Row:
-    often = at(op.count)
-    values = {**at.values, op.var: along(max(int(often.max(initial=0)), 0), axis, at.depth)}
-    for name, value in op.lets:
-        values[name] = F.evaluate(value, values)
-    return replace(at.where(values[op.var] < often), values=values, data=at.data + _some(op.by_data))
 
 
 def _more(said: tuple[str, ...], words: str) -> tuple[str, ...]:
