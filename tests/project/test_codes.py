@@ -15,18 +15,17 @@ ASKING = (ast.Compare, ast.Dict, ast.Tuple)
 
 SAME = {
     "TL306": "mapping/arrivals mapping/owners",
-    "TL312": "mapping/placement_rules mapping/sequence",
+    "TL312": "mapping/kernels mapping/placement_rules",
     "TL313": "mapping/kernels mapping/placement_rules",
-    "TL321": "mapping/channels mapping/granularity",
     "TL450": "runtime/launching runtime/simulated/interpreter",
     "TL454": "runtime/launching runtime/processes runtime/simulated/backend",
     "TL473": "pipeline/contracts runtime/watchdog",
     "TL505": "runtime/simulated/builder runtime/simulated/interpreter",
-    "TL604": "mapping/structure proof/check",
+    "TL604": "mapping/judge proof/check",
     "TL605": "proof/check proof/counts",
-    "TL607": "mapping/structure proof/check",
-    "TL609": "mapping/structure proof/check",
-    "TL614": "mapping/structure proof/coverage",
+    "TL607": "mapping/judge proof/check",
+    "TL609": "mapping/judge proof/check",
+    "TL614": "mapping/judge proof/coverage",
     "TL704": "bench/running explore/cases",
 }
 """Codes behind the frontend that more than one module gives. Add to it only what means the same."""

@@ -33,7 +33,7 @@ from tilelink.ir.schedule import Schedule, as_written
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
-from tilelink.mapping.remote import crosses, reads_remote
+from tilelink.mapping.signal_matching import crosses, reads_remote
 
 if TYPE_CHECKING:
     from tilelink.explore.anomalies import Walk

@@ -13,8 +13,7 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, tests_above, walk
 from tilelink.ir.shape import RANKS, around, rank_along
 from tilelink.ir.wiring import TensorDecl, indexed
-from tilelink.mapping.remote import crosses
-from tilelink.mapping.signal_matching import Match, Matching, notify_entry, own_names
+from tilelink.mapping.signal_matching import Match, Matching, crosses, notify_entry, own_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +27,14 @@ class Arrivals:
         """Notifies per call of flag (`c0`, …), over all programs and source ranks."""
         total: Formula = F.of(0)
         for m in self.found.told:
-            total = total + self._of(m)
+            sources = self.sources(m)
+            source = sources[0] if sources else m.producer.rank
+            target = self._times(m, source)
+            for other in sources[1:]:
+                target = target * F.binary("==", source, other)
+            guard = _notify_guard(m.producer, m.notify, source, self.axes)
+            total = total + (target if guard is None else F.select(guard, target, 0))
         return total
-
-    def _of(self, m: Match) -> Formula:
-        sources = self.sources(m)
-        source = sources[0] if sources else m.producer.rank
-        target = self._times(m, source)
-        for other in sources[1:]:
-            target = target * F.binary("==", source, other)
-        guard = notify_guard(m.producer, m.notify, source, self.axes)
-        return target if guard is None else F.select(guard, target, 0)
 
     def _times(self, m: Match, source: Formula) -> Formula:
         """Notifies of one kind: a product of one-axis counts."""
@@ -54,10 +50,14 @@ class Arrivals:
                 total = total * tiles_in(grid, c, Sym(f"c{k}"))
             if pushed and c.axis == tensor.owned:
                 total = total * F.binary("==", holder(tensor, c.axis, c.interval(Sym(f"c{k}"))[0]), s.rank)
-        if pushed and m.notify.peer is None:
-            for grid, heard in self._choosing(m):
+        local = {v.axis for v in s.step.binding(m.notify.param).view if v.local}
+        for a, axis in enumerate(tensor.axes) if pushed and m.notify.peer is None else ():
+            # An axis that chooses the rank to notify and no flag: how many of its tiles each rank hears of.
+            grid = m.told(a)[1]
+            if axis.over == s.axis and grid is not None and a not in local and all(c.axis != a for c in self.axes):
                 named.append(grid)
-                total = total * heard
+                part = ChannelAxis(a, "part", axis.size, None, s.axis)
+                total = total * (F.of(1) if axis.own_slice else tiles_in(grid, part, 0))
         for i, g in enumerate(s.grid):
             # The result of `tl.rank_of` may stand for this rank's coordinate; then it is no axis of the domain.
             if g.kind == "table" or any(g is n for n in named):
@@ -70,25 +70,16 @@ class Arrivals:
             total = total * F.substitute(count, {rank_along(s.axis).name: source})
         return total
 
-    def _choosing(self, m: Match) -> Iterator[tuple[GridAxis, Formula]]:
-        """Axes of the producer's grid that choose the rank to notify and no flag, and how many tiles each rank hears of."""
-        along, view = m.producer.axis, m.producer.step.binding(m.notify.param).view
-        for a, axis in enumerate(self.found.tensor.axes):
-            grid = m.told(a)[1]
-            local = any(v.axis == a and v.local for v in view)
-            if axis.over == along and grid is not None and not local and all(c.axis != a for c in self.axes):
-                one = F.of(1) if axis.own_slice else tiles_in(grid, ChannelAxis(a, "part", axis.size, None, along), 0)
-                yield grid, one
-
     def sources(self, m: Match) -> tuple[Formula, ...]:
         """The rank that signals flag (`c0`, …) of a rank, by everything that says so: it is signalled where all mean the same
         rank. None where the flag does not say."""
         return tuple(dict.fromkeys(self._sources(m.producer, m.notify)))
 
     def _sources(self, s: StepPlan, notify: Notify) -> Iterator[Formula]:
+        """What goes to coordinate s + shift comes, seen from there, from the coordinate - shift."""
         tensor, pulled, pushed = self.found.tensor, self.found.pulled, crosses(s, notify.param)
         if notify.peer is not None and notify.peer.ring is not None:
-            yield _before(notify.peer.ring[1], s, s.rank)
+            yield around(s.rank, -notify.peer.ring[1], s.ranks)
         elif not pulled and not pushed:
             yield s.rank
         for k, c in enumerate(self.axes):
@@ -101,7 +92,7 @@ class Arrivals:
             # A program that walks all parts of a tensor completes those alone that its rank holds.
             kept = tensor.axes[c.axis].over == s.axis and not pushed
             if grid.kind == "own":
-                yield _before(_shift(entry), s, Sym(f"c{k}"))
+                yield around(Sym(f"c{k}"), -_shift(entry), s.ranks)
             elif c.kind == "unit" and grid.kind == "mine":
                 yield Sym(f"c{k}") // grid.part
             elif c.kind == "cut" and (_in_own_part(grid, c) or kept):
@@ -111,7 +102,7 @@ class Arrivals:
         for a, axis in enumerate(tensor.axes) if not pulled else ():
             entry, grid = notify_entry(s, notify, a)
             if grid is not None and axis.own_slice and grid.kind == "own":
-                yield _before(_shift(entry), s, s.rank)
+                yield around(s.rank, -_shift(entry), s.ranks)
             if grid is not None and axis.over == s.axis and grid.kind == "mine" and grid.size == axis.size:
                 yield s.rank  # its own part, which is where the tile goes
 
@@ -128,11 +119,6 @@ def raising(plan: Plan, channel: Channel) -> tuple[Formula, ...]:
 def _shift(entry: IndexEntry) -> int:
     """How far a position is from this rank's coordinate."""
     return entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0
-
-
-def _before(shift: int, producer: StepPlan, at: Formula) -> Formula:
-    """What goes to coordinate s + shift comes, seen from there, from the coordinate - shift."""
-    return around(at, -shift, producer.ranks)
 
 
 def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
@@ -183,7 +169,7 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
 
 
 # -------------------------------------------------------------------------------------------- where a notify stands under tests
-def notify_guard(s: StepPlan, op: Notify, source: Formula, axes: Sequence[ChannelAxis]) -> Formula | None:
+def _notify_guard(s: StepPlan, op: Notify, source: Formula, axes: Sequence[ChannelAxis]) -> Formula | None:
     """Which flags (`c0`, …) of a rank are signalled at all, by the rank `source`: where the tests above the notify hold; None:
     all of them.
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import Channel, ChannelAxis
-from tilelink.ir.plan import StepPlan
+from tilelink.ir.partition import Channel, ChannelAxis, GridAxis
+from tilelink.ir.program import At, OfTile, Tiles, walk
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ranks_along
 from tilelink.mapping.arrivals import Arrivals
-from tilelink.mapping.granularity import flags_along
-from tilelink.mapping.remote import crosses
-from tilelink.mapping.signal_matching import Match, Matching
+from tilelink.mapping.signal_matching import Match, Matching, crosses
 
 
 def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) -> Channel:
@@ -37,7 +35,7 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     axes = tuple(
         axis
         for a in range(len(tensor.axes))
-        if (axis := flags_along(found, a, schedule, along=along, least=least)) is not None
+        if (axis := _flags_along(found, a, schedule, along=along, least=least)) is not None
     )
     # Whether the flags of a pulled tensor tell the ranks' parts apart.
     by_part = any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
@@ -49,7 +47,10 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     target = Arrivals(found, axes).expected()
     # A function by panels leaves out runs, or waits for one again with its next tile: no doorbell would be heard just once.
     hearing = [not m.consumer.engine.compares and not m.consumer.by_panels for m in found.matches]
-    rings = None if remote else _rings(found, axes, least)
+    # Doorbells are rung for what the streams wait for which hear of them, if all of them wait for the same; else all are.
+    streams = {m.consumer.path: m for m in found.matches if not m.consumer.engine.compares}
+    heard = set[Formula | None]() if remote else {_heard(found, axes, m, least) for m in streams.values()}
+    rings = heard.pop() if len(heard) == 1 else None
     scope = "sys" if remote or not adds else "gpu"
     counted = all(hearing) and scope == "gpu" and joined is None
     if counted and rings is not None:
@@ -68,35 +69,97 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     )
 
 
+# ---------------------------------------------------------------------------------------- which positions share a flag
+def _flags_along(
+    found: Matching, a: int, schedule: Schedule, *, along: str, least: Mapping[str, F.Number]
+) -> ChannelAxis | None:
+    """The flags along axis `a` of the tensor; None where one flag serves the whole axis. `along`: the axis of ranks along
+    which they are signalled. `least`: sizes, on the rank that has least."""
+    axis, matches = found.tensor.axes[a], found.matches
+    over = axis.over or along
+    if axis.own_slice:
+        return None
+    told = [(m.producer, *m.told(a)) for m in matches]
+    for producer, entry, grid in told:
+        # A single position is that of a walk over a whole axis; one that is worked out does not say how often it is named.
+        walks = (op.var for op in walk(producer.step.program.body) if isinstance(op, Tiles) and not op.limited)
+        if grid is None and not (isinstance(entry, At) and entry.expr.text in walks):
+            return None
+    grids = [grid for _, _, grid in told if grid is not None]
+    streams = [m for m in matches if not m.producer.engine.adds]
+    whole = [g for g in grids if g.tile is None and g.kind == "plain"]
+    # One flag does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody is to wait for one.
+    set_ = streams and axis.over is not None
+    if whole and not (set_ and any(F.evaluate(g.count, least) == 0 for g in whole)):
+        return None
+    by_table = any(g.kind == "table" for g in grids)
+    # A copy engine sets a flag behind each tile, and how many tiles an owner map gives to a rank is no formula.
+    mapped = any(found.owned(m.producer, g) is not None for m in matches for g in grids)
+    if not all(m.by_tile(a) for m in matches) and (by_table or not (streams or mapped)):
+        return None
+    away = found.pulled and axis.over == along
+    singly = axis.unit and all(g.kind in ("unit", "own", "mine") for g in grids)
+    if singly and (axis.split is None or away):
+        return ChannelAxis(a, "unit", axis.size, 1, over)
+    if by_table or not grids:
+        return None  # the last of all tiles of a run-time split notifies
+    span = _span(found, a, grids, schedule)
+    if axis.over is not None:
+        # The flags of pulled parts lie with every waiter; those of pushed parts with the part's holder.
+        return ChannelAxis(a, "cut" if away else "part", axis.size, span, over)
+    if found.pulled and found.waiting_axis == a and all(isinstance(entry, OfTile) for _, entry, _ in told):
+        return ChannelAxis(a, "part", axis.size, span, over)
+    # A copy engine's tiles are the flags, and end where they end.
+    moved = [g for m in streams if (g := m.told(a)[1]) is not None]
+    taken = [g for m in matches for g in m.taken(a)]
+    ends = [g for g in moved or [*grids, *taken] if g.kind in ("cut", "mine")]
+    if len({g.over for g in ends}) > 1:
+        return None  # parts of two axes of ranks: one flag serves them all
+    return ChannelAxis(a, "cut" if ends else "plain", axis.size, span, ends[0].over if ends else over)
+
+
+def _span(found: Matching, a: int, grids: list[GridAxis], schedule: Schedule) -> int | None:
+    """Elements per flag; None: the whole part.
+
+    A copy engine sets one flag per copy, and before a copy waits for one doorbell: its own tiles are the flags, whatever
+    the tiles of those who make or read them. Otherwise a flag is the producers' tile, or what the schedule asks for.
+    """
+    writing = {g.tile for m in found.matches if not m.producer.engine.adds and (g := m.told(a)[1]) is not None}
+    hearing = {g.tile for m in found.matches if not m.consumer.engine.compares for g in m.taken(a)}
+    for bound in (writing, hearing if not found.remote else set[int | None]()):
+        if len(bound) > 1:
+            streams = {s.path: s for m in found.matches for s in (m.producer, m.consumer) if s.engine.by == "stream"}
+            raise TilelinkError(
+                "TL321",
+                f"copy engines move tiles of `{found.tensor.name}` in different sizes",
+                loc=next(iter(streams.values())).step.loc,
+                why="each of their tiles has a flag of its own, and these flags would overlap",
+                hint="give them one tile size",
+                notes=tuple(Note(f"`{path}`", s.step.loc) for path, s in streams.items()),
+            )
+        if bound:
+            return bound.pop()
+    tiles = {g.tile for g in grids} | hearing
+    wanted = dict(schedule.channels).get(found.tensor.name)
+    if wanted is not None:
+        tiles.add(wanted)
+    return None if None in tiles else max(t for t in tiles if t is not None)
+
+
 # ------------------------------------------------------------------------------------------------------------ doorbells
-def _rings(found: Matching, axes: tuple[ChannelAxis, ...], least: Mapping[str, F.Number]) -> Formula | None:
-    """Which flags ring a doorbell: those that the streams wait for which hear of them, if all of them wait for the
-    same. None: all of them."""
-    streams = {m.consumer.path: m for m in found.matches if not m.consumer.engine.compares}
-    heard = {_heard(found, axes, m, least) for m in streams.values()}
-    return heard.pop() if len(heard) == 1 else None
-
-
 def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match, least: Mapping[str, F.Number]) -> Formula | None:
     """The flags that a stream waits for: none on ranks where it has no tiles along another axis, and of other ranks' parts alone,
     if it moves by parts and leaves its own out."""
     s, named = m.consumer, [m.waited(c.axis) for c in axes if c.axis is not None]
     others = [g for g in s.grid if g not in named and g.kind != "table"]
     counts = [g.count for g in others if g.size not in [made.size for made in m.producer.grid]]
-    tiles = [F.binary("!=", n, 0) for n in counts if F.evaluate(n, least) == 0]
-    tests = [*tiles, *_leaving(found, axes, s)]
+    tests = [F.binary("!=", n, 0) for n in counts if F.evaluate(n, least) == 0]
+    if s.skip_own and s.step.moved_to is not None:
+        axes_of = found.wiring.tensor(s.step.moved_to).axes
+        parts = {v.axis for v, w in s.step.moved_axes if w.axis is not None and axes_of[w.axis].over == s.axis}
+        ends = [k for k, c in enumerate(axes) if c.kind == "cut" and c.axis in parts and c.over == s.axis]
+        tests += [F.binary("!=", Sym(f"c{k}") // axes[k].per, axes[k].rank) for k in ends[:1]]
     return functools.reduce(lambda a, b: F.binary("and", a, b), tests) if tests else None
-
-
-def _leaving(found: Matching, axes: tuple[ChannelAxis, ...], s: StepPlan) -> Iterator[Formula]:
-    if s.step.moved_to is None or not (s.skip_own and s.push):
-        return
-    axes_of = found.wiring.tensor(s.step.moved_to).axes
-    parts = {v.axis for v, w in s.step.moved_axes if w.axis is not None and axes_of[w.axis].over == s.axis}
-    for k, c in enumerate(axes):
-        if c.kind == "cut" and c.axis in parts and c.over == s.axis:
-            yield F.binary("!=", Sym(f"c{k}") // c.per, c.rank)
-            return
 
 
 # --------------------------------------------------------------------------------------------------- what cannot be one
@@ -164,7 +227,16 @@ def _check_makers(found: Matching, *, by_part: bool) -> None:
 def _check_unbound(found: Matching) -> None:
     """Where a copy engine signals a flag, or hears of it by a doorbell, its own tiles say how long flags are; and where
     an owner map gives tiles out."""
-    for s, does in _bound_by(found):
+    for m in found.matches:
+        s = m.producer
+        if not s.engine.adds:
+            does = "a copy engine sets one flag behind each copy"
+        elif not m.consumer.engine.compares and not found.remote:
+            s, does = m.consumer, "a copy engine waits for one doorbell before each copy"
+        elif found.tensor.owned is not None or any(found.owned(s, g) is not None for g in s.grid):
+            does = "an owner map says of each tile which rank has it"
+        else:
+            continue
         raise TilelinkError(
             "TL321",
             f"the schedule gives flags to `{found.tensor.name}`, whose flags are the tiles of `{s.path}`",
@@ -172,17 +244,6 @@ def _check_unbound(found: Matching) -> None:
             why=f"{does}, so each of its tiles has a flag of its own",
             hint=f"leave `{found.tensor.name}` out of `channels`; the tile of `{s.path}` sets how long its flags are",
         )
-
-
-def _bound_by(found: Matching) -> Iterator[tuple[StepPlan, str]]:
-    for m in found.matches:
-        mapped = any(found.owned(m.producer, g) is not None for g in m.producer.grid)
-        if not m.producer.engine.adds:
-            yield m.producer, "a copy engine sets one flag behind each copy"
-        elif not m.consumer.engine.compares and not found.remote:
-            yield m.consumer, "a copy engine waits for one doorbell before each copy"
-        elif mapped or found.tensor.owned is not None:
-            yield m.producer, "an owner map says of each tile which rank has it"
 
 
 def _joined(found: Matching, schedule: Schedule) -> str | None:

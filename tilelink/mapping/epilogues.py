@@ -1,59 +1,56 @@
 """Epilogues: steps that run in another's workers, tile for tile, and take from its registers the tile that each of its turns
-stores, once."""
+stores, once. Deferred ones come behind all of these tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Sym
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import Signal, StepPlan
-from tilelink.ir.program import At, IndexEntry, Load, OfTile, Store, Wait, Whole, walk
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import At, Load, OfTile, Store, Wait, Whole, walk
 from tilelink.ir.schedule import EPILOGUE, Fused, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
-from tilelink.mapping.grids import loops_of, split_over
-from tilelink.mapping.lineage import Lineage, domain_names, lineage_of, through_loads
+from tilelink.mapping.grids import Lineage, domain_names, lineage_of, loops_of, split_over
 from tilelink.mapping.placement import Placed, directed
 
 
 def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan) -> StepPlan:
     """A step that runs in another's workers, tile for tile."""
     assert isinstance(p.placement, Fused)
-    lineage = lineage_of(host.step, wiring.steps)
-    step = p.step
+    step, copies = p.step, p.step.moves is not None
     if step.axis != host.axis:
-        raise _other_axis(p, host)
-    domain = directed(wiring, p)[0] if step.program.copy_program is not None else step.program.domain
+        raise TilelinkError(
+            "TL332",
+            f"`{step.path}` goes along {step.axis} and cannot be fused into `{host.path}`, which goes along {host.axis}",
+            loc=step.loc,
+            why="they share the host's tiles, whose parts and order are those of one axis of ranks",
+            hint=f'place it on SMs of its own, or say over="{step.axis}" where `{host.path}` is called, if it names no ranks',
+            notes=(Note(f"`{host.path}` is called here", host.step.loc),),
+        )
+    lineage = lineage_of(host.step, wiring.steps)
+    if not copies:
+        lineage |= _through_loads(step, lineage)
+    domain = directed(wiring, p)[0] if copies else step.program.domain
     binding = step.binding(domain)
-    tensor = wiring.tensor(binding.tensor)
-    if step.program.copy_program is None:
-        lineage = lineage | through_loads(step, lineage)
-    names = domain_names(step) if step.program.copy_program is None else (None,) * len(binding.view)
+    tensor, theirs = wiring.tensor(binding.tensor), host.step.binding(host.domain).view
+    names = (None,) * len(binding.view) if copies else domain_names(step)
     found = [_on_host(p, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
-    theirs = host.step.binding(host.domain).view
-    own_axis = next(
-        (
-            at
-            for at, v in zip(axes, binding.view, strict=True)
-            if at is not None and split_over(tensor, v) == step.axis and not theirs[at].local
-        ),
-        None,
+    own = (
+        at
+        for at, v in zip(axes, binding.view, strict=True)
+        if at is not None and split_over(tensor, v) == step.axis and not theirs[at].local
     )
-    held = in_registers(placed, host)
-    forwarded = tuple(t for t in step.takes if t in held)
-    mover = _moved_meanwhile(placed, step, forwarded)
-    if mover is not None:
-        raise _unlike(p, host, f"it takes what `{mover}` moves, which does so later, and elsewhere")
-    missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
-    if missing is not None:
-        raise _unlike(p, host, f"it has no axis `{missing.dim}`, along which there are several tiles")
-    why = _not_forwarded(wiring, step, host.step, held)
-    if why is None and step.program.copy_program is None:
-        named = {name: at for name, at in zip(names, axes, strict=True) if name is not None}
-        why = _reads_elsewhere(step, forwarded, lineage, named, host.grid)
+    own_axis = next(own, None)
+    held = _in_registers(placed, host)
+    why = next(_elsewhere(wiring, placed, step, host, held, lineage, axes), None)
     if why is not None:
         raise _unlike(p, host, why)
     return StepPlan(
@@ -65,14 +62,31 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         order=host.order,
         total=host.total,
         order_names=host.order_names,
-        push=True if step.program.copy_program is not None else None,
+        push=True if copies else None,
         into=host.path,
         host_axes=axes,
         own_rows=own_axis is not None,
         own_axis=own_axis,
-        forwarded=forwarded,
+        forwarded=tuple(t for t in step.takes if t in held),
         subtiles=_subtiles(p, grid, axes[-1] == host.columns),
     )
+
+
+def _through_loads(step: Step, lineage: Lineage) -> Lineage:
+    """Axes of a computing program's tensors, reached through what it loads of the host's tiles."""
+    of_var: dict[str, int] = {}
+    for op in walk(step.program.body):
+        if isinstance(op, Load):
+            binding = step.binding(op.param)
+            for v, e in indexed(step, op.param, op.index):
+                if isinstance(e, OfTile) and v.axis is not None and (binding.tensor, v.axis) in lineage:
+                    of_var[e.var] = lineage[(binding.tensor, v.axis)]
+    binding = step.binding(step.program.domain)
+    return {
+        (binding.tensor, v.axis): of_var[name]
+        for v, name in zip(binding.view, domain_names(step), strict=True)
+        if v.axis is not None and name in of_var
+    }
 
 
 def _on_host(
@@ -95,30 +109,84 @@ def _on_host(
     return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.ring, base.table, step.axis)
 
 
-def _walked(g: GridAxis) -> bool:
-    """Whether there may be several tiles along the axis on a rank."""
-    return g.kind != "own" and (g.tile is not None or g.kind not in ("plain", "mine"))
-
-
-def in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
+def _in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
     """Tensors whose tile of this rank is in the host's registers; what the host pushes by itself is read from memory, behind its
     notify."""
     stores = (op for op in walk(host.step.program.body) if isinstance(op, Store) and op.to == "own")
     made = {host.step.binding(op.param).tensor for op in stores}
-    for p in placed:
-        if p.step.moves is not None and p.step.moved_from in made:
-            made.add(p.step.moves[1].tensor)
+    for moves in (p.step.moves for p in placed):
+        if moves is not None and moves[0].tensor in made:
+            made.add(moves[1].tensor)
     return made
 
 
-def _moved_meanwhile(placed: tuple[Placed, ...], step: Step, forwarded: tuple[str, ...]) -> str | None:
-    """A step on an engine of its own that moves a tensor which the fused step takes from registers alone. (Of a tensor with a
-    slice per rank only this rank's slice is in registers, and the others are read from memory.)"""
-    taken = {b.tensor for b in step.bindings if all(v.axis is None or not v.unit for v in b.view)} & {*forwarded}
-    movers = (p for p in placed if p.step.moved_to in taken and not isinstance(p.placement, Fused))
-    return next((p.step.path for p in movers), None)
+def _elsewhere(
+    wiring: Wiring,
+    placed: tuple[Placed, ...],
+    step: Step,
+    host: StepPlan,
+    held: set[str],
+    lineage: Lineage,
+    axes: tuple[int | None, ...],
+) -> Iterator[str]:
+    """What of that which a fused step takes from its host's registers is not there.
+
+    Args:
+        held: tensors of which the host has a tile there, if it has any.
+        axes: of the host's grid, those of the step's domain.
+    """
+    # Of a tensor with a slice per rank only this rank's slice is in registers, and the others are read from memory.
+    whole = {b.tensor for b in step.bindings if all(v.axis is None or not v.unit for v in b.view)}
+    taken = whole & held & {*step.takes}
+    movers = (p.step.path for p in placed if p.step.moved_to in taken and not isinstance(p.placement, Fused))
+    yield from (f"it takes what `{mover}` moves, which does so later, and elsewhere" for mover in movers)
+    missing = (g for a, g in enumerate(host.grid) if a not in axes and g.kind != "own")
+    several = (g.dim for g in missing if g.tile is not None or g.kind not in ("plain", "mine"))
+    yield from (f"it has no axis `{dim}`, along which there are several tiles" for dim in several)
+    stores = [op for op in walk(host.step.program.body) if isinstance(op, Store)]
+    own = {host.step.binding(op.param).tensor for op in stores if op.to == "own"}
+    if step.moved_from is not None and step.moved_from not in held:
+        yield f"it moves `{step.moved_from}`, and `{host.path}` hands over none of it"
+    taking = step.takes if step.moved_from is None else (step.moved_from,)
+    made = {wiring.moved_from(tensor, own) for tensor in taking if tensor in held}
+    for op in (op for op in stores if host.step.binding(op.param).tensor in made):
+        if op not in host.step.program.body:
+            yield f"`{host.path}` stores `{op.param}` under a test or in a loop, and not once in each turn"
+        if op.mask is not None:
+            yield f"`{host.path}` stores `{op.param}` under a mask, and not all of the tile"
+    if step.moves is not None:
+        return
+    names = dict(zip(domain_names(step), axes, strict=True))
+    for op in walk(step.program.body):
+        if not isinstance(op, (Load, Wait)) or step.binding(op.param).tensor not in held & {*step.takes}:
+            continue
+        for v, e in indexed(step, op.param, op.index):
+            at = None if v.axis is None else lineage.get((step.binding(op.param).tensor, v.axis))
+            if v.unit and isinstance(op, Wait) and not isinstance(e, At):
+                yield f"it waits for all slices of `{op.param}`, of which one is its host's"
+            if v.unit:
+                stored = isinstance(e, At)
+            elif isinstance(e, OfTile):
+                stored = at is not None and names.get(e.var) == at
+            else:
+                one = at is None or (host.grid[at].tile is None and host.grid[at].kind in ("plain", "mine"))
+                stored = isinstance(e, Whole) and one
+            if isinstance(op, Load) and not stored:
+                yield f"it reads `{op.param}` at other places than its host's tile"
 
 
+def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:
+    return TilelinkError(
+        "TL316",
+        f"`{p.step.path}` cannot be fused into `{host.path}`: {what}",
+        loc=p.step.loc,
+        why="a fused program runs right after the tile it depends on, so their tiles must correspond one to one",
+        hint=hint,
+        notes=(Note(f"`{host.path}` is declared here", host.step.program.loc),),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- subtiles
 def _subtiles(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
     """How many subtiles the schedule asks the host's tile to be cut into; 0: it does not say. `same_columns`: those of the step's
     tile are those of the host's."""
@@ -141,28 +209,6 @@ def _subtiles(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
     )
 
 
-def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:
-    return TilelinkError(
-        "TL332",
-        f"`{p.step.path}` goes along {p.step.axis} and cannot be fused into `{host.path}`, which goes along {host.axis}",
-        loc=p.step.loc,
-        why="they share the host's tiles, whose parts and order are those of one axis of ranks",
-        hint=f'place it on SMs of its own, or say over="{p.step.axis}" where `{host.path}` is called, if it names no ranks',
-        notes=(Note(f"`{host.path}` is called here", host.step.loc),),
-    )
-
-
-def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:
-    return TilelinkError(
-        "TL316",
-        f"`{p.step.path}` cannot be fused into `{host.path}`: {what}",
-        loc=p.step.loc,
-        why="a fused program runs right after the tile it depends on, so their tiles must correspond one to one",
-        hint=hint,
-        notes=(Note(f"`{host.path}` is declared here", host.step.program.loc),),
-    )
-
-
 SUBTILE = 64
 """Columns that a fused step takes at a time where it reads more of the same shape and the schedule does not say: as much
 as leaves registers, and shared memory, for what the host has under way."""
@@ -170,7 +216,7 @@ SUBTILE_DEFERRED = 128
 """The same of a step that comes behind its host's tiles, which has all registers for itself: fewer work indices are drawn."""
 
 
-def with_subtiles(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> tuple[StepPlan, ...]:
+def with_subtiles(plan: Plan) -> tuple[StepPlan, ...]:
     """The steps, with the number of subtiles for those fused ones whose schedule does not say.
 
     Raises:
@@ -178,8 +224,8 @@ def with_subtiles(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> t
             of them notifies would be raised too often.
     """
     out: list[StepPlan] = []
-    for s in steps:
-        notify = next((g.op for g in signals if g.path == s.path and g.action == "notify"), None)
+    for s in plan.steps:
+        notify = next((g.op for g in plan.signals if g.path == s.path and g.action == "notify"), None)
         subtiles = max(s.subtiles, 1)
         if s.subtiles == 0 and s.into is not None and notify is None:
             tile, length = s.grid[-1].tile, SUBTILE_DEFERRED if s.deferred else SUBTILE
@@ -196,58 +242,65 @@ def with_subtiles(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> t
     return tuple(out)
 
 
-# ------------------------------------------------------------------------------------------------- what is taken from registers
-def _not_forwarded(wiring: Wiring, step: Step, host: Step, held: Collection[str]) -> str | None:
-    """Why the host does not have what a fused step takes from its registers; None: it has.
+# --------------------------------------------------------------------------------------- behind all of the host's tiles
+def with_deferred(plan: Plan, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...]:
+    """The steps, with `deferred` set for those whose schedule asks for it and that can.
 
-    Args:
-        held: tensors of which it has a tile there, if it has any.
+    Such a step computes for this rank's own rows, which the host makes last; nobody waits for what it makes, in this call,
+    and the host waits for nobody: else who waits could hold up whom it waits for. Its tiles lie in memory in any case.
+
+    Raises:
+        TilelinkError: TL333, one that must and cannot.
     """
-    taken = step.takes if step.moved_from is None else (step.moved_from,)
-    if step.moved_from is not None and step.moved_from not in held:
-        return f"it moves `{step.moved_from}`, and `{host.path}` hands over none of it"
-    stores = [op for op in walk(host.program.body) if isinstance(op, Store)]
-    own = {host.binding(op.param).tensor for op in stores if op.to == "own"}
-    made = {wiring.moved_from(tensor, own) for tensor in taken if tensor in held}
-    for op in (op for op in stores if host.binding(op.param).tensor in made):
-        if op not in host.program.body:
-            return f"`{host.path}` stores `{op.param}` under a test or in a loop, and not once in each turn"
-        if op.mask is not None:
-            return f"`{host.path}` stores `{op.param}` under a mask, and not all of the tile"
-    return None
+    out: list[StepPlan] = []
+    for p, step in zip(placed, plan.steps, strict=True):
+        wanted, host = p.placement.deferred if isinstance(p.placement, Fused) else False, plan.step(step.executor)
+        why = next(_not_behind(plan, step, host), "") if wanted is not False else ""
+        hint = f'let it come right after each tile: fused("{host.path}")'
+        if wanted is not False and not why and not _own_last(plan, step, host):
+            why = f"`{host.path}` does not make this rank's own tiles last"
+            hint = f'order `{host.path}` so that own rows come last, such as order="ring+1"'
+        if why and wanted:
+            raise TilelinkError(
+                "TL333",
+                f"`{step.path}` cannot come behind the tiles of `{host.path}`",
+                loc=step.step.loc,
+                why=why,
+                hint=hint,
+                notes=(Note(f"`{host.path}` is called here", host.step.loc),),
+            )
+        out.append(replace(step, deferred=wanted is not False and not why))
+    return tuple(out)
 
 
-def _reads_elsewhere(
-    step: Step,
-    tensors: Collection[str],
-    lineage: Mapping[tuple[str, int], int],
-    names: Mapping[str, int | None],
-    grid: tuple[GridAxis, ...],
-) -> str | None:
-    """What of `tensors` a fused step reads that is not the host's tile; None: nothing.
-
-    Args:
-        lineage: (tensor, axis) -> the axis of the host's grid whose tile lies there.
-        names: the axis of the host's grid that each tile of the step's domain is.
-        grid: the host's.
-    """
-    for op in walk(step.program.body):
-        if not isinstance(op, (Load, Wait)) or step.binding(op.param).tensor not in tensors:
-            continue
-        for v, e in indexed(step, op.param, op.index):
-            at = None if v.axis is None else lineage.get((step.binding(op.param).tensor, v.axis))
-            if v.unit and isinstance(op, Wait) and not isinstance(e, At):
-                return f"it waits for all slices of `{op.param}`, of which one is its host's"
-            if isinstance(op, Load) and not _as_stored(v, e, at, names, grid):
-                return f"it reads `{op.param}` at other places than its host's tile"
-    return None
+def _not_behind(plan: Plan, step: StepPlan, host: StepPlan) -> Iterator[str]:
+    """Why a step cannot come behind its host's tiles, whatever their order."""
+    if step.copies or step.own_axis is None:
+        yield "it does not compute for this rank's own rows alone"
+    if not any(host.path in dict(k.roles) and len(k.roles) == 1 for k in plan.kernels):
+        yield f"`{host.path}` shares its workers with other steps"
+    if any(g.path == step.path and g.action == "notify" for g in plan.signals):
+        yield "somebody waits for what it makes"
+    if any(g.path == host.path and g.action == "await" for g in plan.signals):
+        yield f"`{host.path}` waits for others"
+    made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
+    moved = {s.step.moved_from for s in plan.steps if s.into is None}
+    # A tile that nobody moves from memory is not stored at all.
+    if not {plan.wiring.moved_from(tensor, made) for tensor in step.forwarded} <= moved:
+        yield f"`{host.path}` hands its tiles over and stores none: nobody moves them from memory"
 
 
-def _as_stored(
-    v: ViewAxis, e: IndexEntry, at: int | None, names: Mapping[str, int | None], grid: tuple[GridAxis, ...]
-) -> bool:
-    if v.unit:
-        return isinstance(e, At)
-    if isinstance(e, OfTile):
-        return at is not None and names.get(e.var) == at
-    return isinstance(e, Whole) and (at is None or (grid[at].tile is None and grid[at].kind in ("plain", "mine")))
+def _own_last(plan: Plan, step: StepPlan, host: StepPlan) -> bool:
+    """Whether the last tiles of the host's order are a rank's own, and no others. The order itself is looked at, on ranks of each
+    kind: parts may lack tiles."""
+    if host.sort_key is not None:
+        return False  # a user's function, which may know the ranks apart
+    axis, topology = step.own_axis or 0, plan.topology
+    grid = host.grid[axis]
+    for rank in {0, 1 % topology.ranks, topology.ranks // 2, topology.ranks - 1}:
+        turns = host.turns(plan.env(rank))
+        begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), turns), turns["t"].shape)
+        own = begin // F.evaluate(grid.part, turns) == topology.at(rank, step.axis)
+        if (own != (turns["t"] >= len(turns["t"]) - F.evaluate(step.own_tiles(host), turns))).any():
+            return False
+    return True

@@ -1,18 +1,18 @@
-"""Partitions: which tiles a step has on a rank, and where they end."""
+"""Partitions: which tiles a step has on a rank, where they end, and where they lie in what is made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Tiles, walk
+from tilelink.ir.program import OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Library, Sms
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import TensorDecl, ViewAxis, Wiring
-from tilelink.mapping.lineage import domain_names
+from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
 from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, ring_of
 
@@ -21,11 +21,11 @@ def standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[str
     """The plan of a step with workers (or a stream) of its own."""
     placement = p.placement
     assert isinstance(placement, (Sms, CopyEngine, Library))
-    domain, push = (p.step.program.domain, None) if p.step.program.copy_program is None else directed(wiring, p)
+    domain, push = (p.step.program.domain, None) if p.step.moves is None else directed(wiring, p)
     cuts = p.step.program.signature.global_dims()
     view = p.step.binding(domain).view
     tensor = wiring.tensor(p.step.binding(domain).tensor)
-    names = domain_names(p.step) if p.step.program.copy_program is None else (None,) * len(view)
+    names = domain_names(p.step) if p.step.moves is None else (None,) * len(view)
     forced |= {a for a, v in enumerate(view) if _in_parts(wiring, p, v) or _by_parts(wiring, p, tensor, v, env)}
     grid = tuple(
         grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
@@ -66,7 +66,7 @@ def _by_parts(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, env: M
     others to take. Many more tiles, as small parts would make, cost more than that.
     """
     placement = p.placement
-    if not isinstance(placement, Sms) or p.step.program.copy_program is not None or v.unit or v.axis is None:
+    if not isinstance(placement, Sms) or p.step.moves is not None or v.unit or v.axis is None:
         return False
     axis, size = tensor.axes[v.axis], p.tile.get(v.dim)
     if parse(words(placement.order))[0] is None or size is None or axis.split is not None or axis.own_slice:
@@ -121,3 +121,43 @@ def loops_of(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
 def split_over(tensor: TensorDecl, v: ViewAxis) -> str | None:
     """The axis of ranks that a view axis is split over."""
     return None if v.axis is None else tensor.axes[v.axis].over
+
+
+# ---------------------------------------------------------------------------------------------------------------- lineage
+Lineage: TypeAlias = dict[tuple[str, int], int]
+"""(tensor, axis) -> axis of the step's grid whose tile lies there."""
+
+
+def stored_tiles(step: Step) -> Lineage:
+    """Where the tiles of a step lie in what it stores."""
+    names = {n: a for a, n in enumerate(domain_names(step)) if n}
+    return {
+        (step.binding(op.param).tensor, v.axis): names[e.var]
+        for op in walk(step.program.body)
+        if isinstance(op, Store)
+        for v, e in indexed(step, op.param, op.index)
+        if isinstance(e, OfTile) and v.axis is not None and e.var in names
+    }
+
+
+def moved_tiles(step: Step) -> Lineage:
+    """Where the tiles of a copy program lie in what it fills."""
+    return {(step.moved_to or "", v.axis): a for a, (_, v) in enumerate(step.moved_axes) if v.axis is not None}
+
+
+def lineage_of(host: Step, steps: tuple[Step, ...]) -> Lineage:
+    """Where the host's tiles end up: in what it stores, and in what copy programs make of that."""
+    out = stored_tiles(host)
+    for step in steps:
+        source, target = step.moved_from or "", step.moved_to or ""
+        for v, w in step.moved_axes:
+            if v.axis is not None and w.axis is not None and (source, v.axis) in out:
+                out[(target, w.axis)] = out[(source, v.axis)]
+    return out
+
+
+def domain_names(step: Step) -> tuple[str | None, ...]:
+    """One name per view axis of the domain; axes of `...` have none."""
+    names = tile_names(step.program)
+    view = step.binding(step.program.domain).view
+    return names + (None,) * (len(view) - len(names))

@@ -1,21 +1,221 @@
-"""The verdict on a plan: its programs, its structure, and what its lowered form says."""
+"""The verdict on a plan: its programs, its structure, and what its lowered form says.
+
+Structure is what a plan has to have for lowering to make sense of it: its steps started once, on streams that are there; and
+local shards that are read in the argument hold what would have been moved, and lie as the text takes them to lie.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir import plan as H
 from tilelink.ir.lowered import Lowered
-from tilelink.ir.plan import Plan
+from tilelink.ir.partition import Channel
+from tilelink.ir.plan import MAIN, Plan, Signal, StepPlan
+from tilelink.ir.program import Notify, Wait, walk
 from tilelink.ir.verdict import Counterexample, Proof, Verdict
-from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.buffers import brought_along
+from tilelink.mapping.flow import check_flow
 from tilelink.mapping.lower import lower
-from tilelink.mapping.programs import check_flow
-from tilelink.mapping.structure import check_local_shards, check_structure
 from tilelink.proof.check import check
+from tilelink.proof.runs import REPORT
 
+
+# ---------------------------------------------------------------------------------------------------------------- structure
+def check_structure(plan: Plan) -> str:
+    """
+    Raises:
+        TilelinkError: TL604, TL607, TL609, TL614.
+    """
+    _check_started(plan)
+    _check_streams(plan)
+    for channel in plan.channels:
+        if channel.counted and not channel.doorbells:
+            why = "streams wait for doorbells, and count them where nobody else waits"
+            raise _refused(f"`{channel.tensor}` is counted by doorbells that it does not have", why, plan.wiring.loc)
+    for step in plan.steps:
+        _check_signals(plan, step)
+        if step.deferred:
+            _check_behind(plan, step)
+    _check_signature(plan)
+    return f"{len(plan.steps)} steps are started once each, in {len(plan.host)} steps of the host"
+
+
+def _refused(what: str, why: str, loc: Loc | None, notes: tuple[Note, ...] = ()) -> TilelinkError:
+    return TilelinkError("TL609", what, loc=loc, why=why, hint=REPORT, notes=notes)
+
+
+def _check_started(plan: Plan) -> None:
+    """Each step is; and the epoch is advanced before everything else: kernels that begin and end a call by themselves are all
+    there is of it."""
+    loc = plan.wiring.loc
+    started: Counter[str] = Counter()
+    for h in plan.host:
+        if isinstance(h, H.Launch):
+            started.update(path for path, _ in plan.kernel(h.kernel).roles)
+        elif isinstance(h, H.Transfer):
+            started[h.path] += 1
+    for s in plan.steps:
+        if started[s.executor] != 1:
+            why = "each step runs once per call, on workers or a stream of its own or of the step it is fused into"
+            raise _refused(f"`{s.path}` is started {started[s.executor]} times in a call", why, s.step.loc)
+    once = [h for h in plan.host if isinstance(h, H.Keep | H.CallExit | H.Stage)]
+    twice = next((h for h in once if once.count(h) > 1), None)
+    if twice is not None:
+        raise _refused(f"`{twice}` stands twice in a call", "what it does is done, and told, once", loc)
+    entries = [h for h in plan.host if isinstance(h, H.CallEntry)]
+    told = bool(plan.channels) or any(s.action == "ready" for s in plan.signals)
+    if told and (len(entries) != 1 or plan.host[0] is not entries[0]):
+        why = "flags are never reset: without a new epoch every wait ends at once, by the last call's signals"
+        raise _refused("the epoch of a call is not advanced before everything else", why, loc)
+    for entry in entries:
+        if entry.kernels and plan.host[1:] != tuple(H.Launch(k, MAIN) for k in entry.kernels):
+            why = "the last of them raises the totals that all waits of the call count from"
+            raise _refused("the kernels that begin and end the call are not all that there is of it", why, loc)
+
+
+def _check_streams(plan: Plan) -> None:
+    """A side stream is used between its fork and its join; of several that share a step, all go on from the same."""
+    behind: dict[int, frozenset[str]] = {MAIN: frozenset()}
+    loose: set[int] = set()
+    for h in plan.host:
+        if isinstance(h, H.Fork):
+            behind[h.stream] = behind.get(h.stream, frozenset()) | behind[MAIN]
+            loose.add(h.stream)
+        elif isinstance(h, H.Join):
+            behind[MAIN] |= behind.get(h.stream, frozenset())
+            loose.discard(h.stream)
+        elif isinstance(h, H.Launch | H.Transfer):
+            streams = range(h.stream, h.stream + (plan.step(h.path).streams if isinstance(h, H.Transfer) else 1))
+            for stream in streams:
+                if stream != MAIN and stream not in loose:
+                    why = "what runs there would not wait for the call before, nor for the arguments"
+                    raise _refused(f"side stream {stream} is used before it is forked", why, plan.wiring.loc)
+            if isinstance(h, H.Transfer) and len({behind[stream] for stream in streams}) > 1:
+                why = "what one of its streams comes behind, the others need not"
+                raise _refused(f"the streams of `{h.path}` go on from different steps", why, plan.step(h.path).step.loc)
+            done = h.executor if isinstance(h, H.Transfer) else h.kernel
+            behind |= {stream: behind[stream] | {done} for stream in streams}
+        elif isinstance(h, H.Stage | H.Keep | H.CallEntry):
+            behind[MAIN] |= {getattr(h, "executor", "call_entry")}
+    if loose:
+        why = "the next call, and whoever reads the results, would overtake it"
+        raise _refused(f"side stream {min(loose)} is never joined", why, plan.wiring.loc)
+
+
+def _check_signals(plan: Plan, step: StepPlan) -> None:
+    """The plan says one thing of each signal of a program, and names a channel of the tensor that it is about."""
+    for op in walk(step.step.program.body):
+        if not isinstance(op, Wait | Notify):
+            continue
+        found = [s for s in plan.signals if s.path == step.path and s.op == op]
+        word = "notify" if isinstance(op, Notify) else "wait"
+        what = f"nothing keeps this {word} of `{op.param}` in `{step.path}`"
+        why = "a signal of a program becomes flags, or something else implies it"
+        if len(found) != 1:
+            raise _refused(f"{what}: the plan says {'two things' if found else 'nothing'} of it", why, op.loc)
+        tensor = step.step.binding(op.param).tensor
+        channel = next((c for c in plan.channels if c.name == found[0].channel), None)
+        if found[0].action in ("await", "notify") and (channel is None or channel.tensor != tensor):
+            raise _refused(f"{what}: the channel that it names is not this tensor's", why, op.loc)
+        if found[0].action == "ready" and plan.wiring.tensor(tensor).origin != "argument":
+            raise _refused(f"{what}: only arguments are ready when a call begins", why, op.loc)
+        if found[0].action == "notify" and channel is not None:
+            _check_notify(plan, step, found[0], channel)
+
+
+def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) -> None:
+    """It is given by the kind of engine that the flags are kept for, and counted as they are."""
+    tables = {g.table for g in step.grid if g.kind == "table"}
+    others = [s for s in plan.signals if s.channel == channel.name and s.action == "notify" and s is not signal]
+    joined = channel.joined is not None
+    if step.engine.adds != channel.adds:
+        what = f"`{step.path}` notifies flags of `{channel.tensor}` that are kept for another kind of engine"
+        why = "a wait looks for a count where workers add, and for the call where a copy engine sets"
+    elif tables != ({channel.joined} if joined else set[str]()) or (joined and (others or signal.to != "self")):
+        what = (
+            f"the tiles of `{step.path}` that notify `{channel.tensor}` are not counted by the table that splits them"
+        )
+        why = "who waits for tiles of a run-time split waits for the last of them, which the device finds out"
+    else:
+        return
+    raise TilelinkError("TL607", what, loc=signal.op.loc, why=why, hint=REPORT)
+
+
+def _check_behind(plan: Plan, step: StepPlan) -> None:
+    host = plan.step(step.executor)
+    kernel = plan.kernel_of(host)
+    shared = kernel is None or len(kernel.roles) != 1
+    if shared or step.own_axis is None:
+        raise TilelinkError(
+            "TL604",
+            f"`{step.path}` cannot come behind the tiles of `{host.path}`",
+            loc=step.step.loc,
+            why="others share its workers, whose work indices they would be"
+            if shared
+            else "it takes other tiles than this rank's own, which work indices stand for",
+            hint=f'let it come right after each tile: fused("{host.path}")',
+        )
+
+
+def _check_signature(plan: Plan) -> None:
+    """A result that may be left unwritten in part says so where callers look."""
+    wiring = plan.wiring
+    bound = [(b.tensor, s.step.program.param(b.param).shape.written) for s in plan.steps for b in s.step.bindings]
+    for name, declared in zip(wiring.results, wiring.signature.outputs, strict=False):
+        if (name, "partial") in bound and declared.written != "partial":
+            raise TilelinkError(
+                "TL614",
+                f"result `{name}` of `{wiring.name}` may be left unwritten in part",
+                loc=wiring.loc,
+                why=f"the program that makes it declares it `partial`, and `{declared}` does not",
+                hint=f"write `{declared} partial` in the operator's signature",
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------ local shards
+def check_local_shards(plan: Plan) -> str:
+    """One copy engine moves the argument as it is, position by position, and whoever reads the local shard in the argument
+    waits for the tensor. (That nobody misses what is not moved, and that the argument reaches as far, tables show.)
+
+    Raises:
+        TilelinkError: TL609.
+    """
+    wiring = plan.wiring
+    for step, own in ((s, i) for s in plan.steps for i in s.in_place):
+        makers = wiring.producers(own.tensor)
+        notes = tuple(Note("moved here", m.loc) for m in makers)
+        reads = f"`{step.path}` reads `{own.tensor}` in place,"
+        found = None
+        if len(makers) == 1:
+            found = brought_along(plan, makers[0], wiring.tensor(own.tensor))
+        if found is None or found.name != own.source or found.axes[own.axis].split is None:
+            what, why = (
+                f"whose local shard is not that of `{own.source}`",
+                "reader and mover have to mean the same elements",
+            )
+            raise _refused(f"{reads} {what}", why, step.step.loc, notes)
+        here, there = (plan.buffer(name).extents[own.axis + 1 :] for name in (own.source, own.tensor))
+        if here != there:
+            what, why = (
+                f"whose rows are not as long as those of `{own.source}`",
+                "the text reads both by the strides of one",
+            )
+            raise _refused(f"{reads} {what}", why, step.step.loc, notes)
+        for s in plan.signals:
+            if s.path == step.path and s.action != "await" and step.step.binding(s.op.param).tensor == own.tensor:
+                why = "the text finds the local shard where it waits for the tensor"
+                raise _refused(f"{reads} without a wait", why, s.op.loc, notes)
+    named = ", ".join(f"`{t}`" for t in plan.read_in_place)
+    return f"read where the rank has brought it: {named}" if named else "nothing is read in place of what moves"
+
+
+# ------------------------------------------------------------------------------------------------------------ the verdict
 RULES: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("order in a tile", check_flow),
     ("structure", check_structure),
@@ -48,7 +248,12 @@ def judged(plan: Plan) -> tuple[Verdict, Lowered | None]:
         try:
             text = ask(plan)
         except TilelinkError as error:
-            seen = _seen(plan) if rule == "order in a tile" else None
+            seen = None
+            if rule == "order in a tile":
+                # What programs lack may be seen in what they do, too.
+                with suppress(TilelinkError):
+                    check_structure(plan)
+                    seen = check(lower(plan)).counterexample
             return Verdict(False, tuple(proofs), error, seen), None
         now = time.perf_counter()
         proofs.append(Proof(rule, text, (now - started) * 1e3))
@@ -81,34 +286,19 @@ def _other_order(plan: Plan, cycle: Counterexample) -> str:
     return f'let {names} take their tiles in one order, such as order="ring+1" (now {have})'
 
 
-def _seen(plan: Plan) -> Counterexample | None:
-    """What programs lack may be seen in what they do, too."""
-    try:
-        check_structure(plan)
-        lowered = lower(plan)
-    except TilelinkError:
-        return None
-    return check(lowered).counterexample
-
-
 def _contracts(plan: Plan) -> Iterator[str]:
     """What is assumed of tables whose contract is written in a signature, and that debug mode can check on the device."""
+    promises = {
+        "offsets": "its values begin at 0 and never fall (`offsets`)",
+        "permutation": "no value stands there twice (`permutation`)",
+    }
     for tensor in plan.wiring.tensors:
         if tensor.contract is not None:
-            yield f"assumed for `{tensor.name}`: {_promise(tensor)}"
+            below = f"every value is at least 0 and below {tensor.contract.of} (`{tensor.contract}`)"
+            yield f"assumed for `{tensor.name}`: {promises.get(tensor.contract.kind, below)}"
     for step in plan.steps:
         for g in step.grid:
             if g.kind == "table":
                 yield (
                     f"assumed for `{g.table}`: `{step.path}` finds all of axis `{g.dim}` between its first and last value"
                 )
-
-
-def _promise(tensor: TensorDecl) -> str:
-    contract = tensor.contract
-    assert contract is not None
-    if contract.kind == "offsets":
-        return "its values begin at 0 and never fall (`offsets`)"
-    if contract.kind == "permutation":
-        return "no value stands there twice (`permutation`)"
-    return f"every value is at least 0 and below {contract.of} (`{contract}`)"

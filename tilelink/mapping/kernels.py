@@ -1,79 +1,55 @@
-"""Which steps share a kernel, and on which stream each runs."""
+"""Which steps share a kernel, on which stream each runs, and what the host starts in a call, one behind the other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir import plan as H
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
-from tilelink.ir.plan import MAIN, KernelPlan, StepPlan
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.plan import MAIN, HostStep, KernelPlan, Plan, StepPlan
+from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """`kernel_of`: path -> kernel; `streams`: path of a copy-engine step -> its first side stream."""
-
-    kernels: tuple[KernelPlan, ...]
-    kernel_of: dict[str, str]
-    streams: dict[str, int]
-
-    def stream(self, path: str) -> int:
-        if path in self.streams:
-            return self.streams[path]
-        return next(k.stream for k in self.kernels if k.name == self.kernel_of[path])
-
-    def position(self, path: str) -> int:
-        """Position of the step's kernel in launch order."""
-        return next(i for i, k in enumerate(self.kernels) if k.name == self.kernel_of[path])
-
-
-def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> Assignment:
+def assign(plan: Plan) -> tuple[KernelPlan, ...]:
     """Kernels in launch order.
 
     Raises:
         TilelinkError: TL313, the roles of one kernel ask for more SMs than the device has.
     """
+    wiring, steps, topology = plan.wiring, plan.steps, plan.topology
     by_path = {s.path: s for s in steps}
     standing = [s for s in steps if s.engine.by == "kernel"]
     leading = _leading(wiring, standing)
     roles: dict[str, list[str]] = {s.path: [] for s in standing if s.path in leading}
     for s in standing:
-        if s.path in leading:
-            continue
-        lead = s.joins or _neighbour(wiring, s, standing, leading)
-        roles[lead if lead is not None else s.path] = [*roles.get(lead or s.path, []), s.path]
+        if s.path not in leading:
+            lead = s.joins or _neighbour(wiring, s, standing, leading) or s.path
+            roles[lead] = [*roles.get(lead, []), s.path]
     kernels: list[KernelPlan] = []
-    kernel_of: dict[str, str] = {}
-    side = 1
-    for s in steps:
-        if s.path not in roles:
-            continue
-        stream = MAIN
-        if s.own_kernel:
-            stream, side = side, side + 1
+    side = MAIN
+    for s in (s for s in steps if s.path in roles):
+        side += s.own_kernel
         members = [*roles[s.path], s.path] if s.path not in roles[s.path] else roles[s.path]
         name = _kernel_name(wiring, members, [k.name for k in kernels])
-        kernels.append(_kernel(name, members, by_path, stream, topology.device))
-        for m in members:
-            for path in (m, *by_path[m].fused):
-                kernel_of[path] = name
-    streams: dict[str, int] = {}
-    for s in steps:
-        if s.engine.by == "stream":
-            streams[s.path], side = side, side + s.streams
-    kernels = _share_sms(kernels, by_path, topology)
+        counted = [m for m in members if by_path[m].workers is not None]
+        # Roles without a number of SMs take turns, in the order of the steps: nobody waits for a later one.
+        turns = [m for m in by_path if m in members and m not in counted]
+        workers = tuple((m, by_path[m].workers) for m in (*counted, *turns))
+        options = by_path[members[-1]].options.on(topology.device)
+        kernels.append(KernelPlan(name, workers, side if s.own_kernel else MAIN, options, max(len(turns), 1)))
     # A side kernel must be resident before the kernel whose tiles it waits for fills the device.
-    return Assignment(tuple(sorted(kernels, key=lambda k: k.stream == MAIN)), kernel_of, streams)
+    return tuple(sorted(_share_sms(kernels, by_path, topology), key=lambda k: k.stream == MAIN))
 
 
 def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
     """The steps that have a kernel, which others may join: those with `own_kernel`, computing steps on all SMs, and computing
     steps on SMs of their own that share no tensor with these. Copy programs join a neighbour's kernel.
     """
-    computing = [s for s in standing if s.step.program.copy_program is None and s.joins is None]
+    computing = [s for s in standing if not s.copies and s.joins is None]
     if not computing:
         # Of copy programs alone, whoever takes what another one brings.
         brought = {t for s in standing for t in s.step.makes}
@@ -99,20 +75,10 @@ def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
 
 def _neighbour(wiring: Wiring, s: StepPlan, standing: list[StepPlan], leading: frozenset[str]) -> str | None:
     """The computing step whose kernel a step with SMs of its own joins: who makes its input, else who reads its output."""
-    read, made = s.step.takes, set(s.step.makes)
     open_to = {o.path: o for o in standing if o.path in leading and not o.own_kernel}
-    makers = [p.path for tensor in read for p in wiring.producers(tensor)]
-    readers = [path for path, o in open_to.items() if made & set(o.step.takes)]
+    makers = [p.path for tensor in s.step.takes for p in wiring.producers(tensor)]
+    readers = [path for path, o in open_to.items() if not set(s.step.makes).isdisjoint(o.step.takes)]
     return next((path for path in (*makers, *readers) if path in open_to), None)
-
-
-def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: int, device: Device) -> KernelPlan:
-    """Roles without a number of SMs take turns, in the order of the steps: nobody waits for a later one."""
-    lead = steps[members[-1]]
-    counted = [m for m in members if steps[m].workers is not None]
-    turns = [m for m in steps if m in members and m not in counted]
-    roles = tuple((m, steps[m].workers) for m in (*counted, *turns))
-    return KernelPlan(name, roles, stream, lead.options.on(device), max(len(turns), 1))
 
 
 def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: Topology) -> list[KernelPlan]:
@@ -123,47 +89,145 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     """
     # A stream waits for its peers, and for other streams, by one-block kernels, and copies what stays here by kernels of the
     # driver's: they need somewhere to run meanwhile.
-    reserved = any(takes_sms(s, steps) for s in steps.values())
+    reserved = any(_takes_sms(s, steps) for s in steps.values())
     sms = topology.device.sms - reserved
-    beside, main = ([k for k in kernels if (k.stream != MAIN) == side] for side in (True, False))
-    taken = sum(map(_counted, beside))
-    sharing = sum(map(_is_open, beside))
-    left = sms - taken - max(map(_counted, main), default=0)
-    share = max(left // (sharing + any(map(_is_open, main))), 1) if sharing else 0
+    counted = {k.name: sum(n or 0 for _, n in k.roles) for k in kernels}
+    open_to = {k.name for k in kernels if any(n is None for _, n in k.roles)}
+    beside, main = ({k.name for k in kernels if (k.stream != MAIN) == side} for side in (True, False))
+    taken = sum(counted[name] for name in beside)
+    sharing = len(beside & open_to)
+    left = sms - taken - max((counted[name] for name in main), default=0)
+    share = max(left // (sharing + bool(main & open_to)), 1) if sharing else 0
     taken += sharing * share
     out: list[KernelPlan] = []
     for k in kernels:
-        here = taken + _counted(k) if k.stream == MAIN else taken
-        wanted = here + (k.stream == MAIN and _is_open(k))
+        here = taken + counted[k.name] if k.name in main else taken
+        wanted = here + (k.name in main & open_to)
         if wanted > sms:
-            raise _too_many(k, wanted + reserved, steps, topology)
-        open_to = sms - here if k.stream == MAIN else share
-        out.append(replace(k, roles=tuple((p, open_to if n is None else n) for p, n in k.roles)))
+            raise TilelinkError(
+                "TL313",
+                f"kernel `{k.name}` asks for {wanted + reserved} SMs and the device has {topology.device.sms}",
+                loc=steps[k.roles[0][0]].step.loc,
+                why="workers that wait must all be resident at once",
+                hint="give its roles fewer SMs",
+            )
+        each = sms - here if k.name in main else share
+        out.append(replace(k, roles=tuple((p, each if n is None else n) for p, n in k.roles)))
     return out
 
 
-def _counted(k: KernelPlan) -> int:
-    return sum(n or 0 for _, n in k.roles)
-
-
-def _is_open(k: KernelPlan) -> bool:
-    return any(n is None for _, n in k.roles)
-
-
-def _too_many(k: KernelPlan, wanted: int, steps: dict[str, StepPlan], topology: Topology) -> TilelinkError:
-    return TilelinkError(
-        "TL313",
-        f"kernel `{k.name}` asks for {wanted} SMs and the device has {topology.device.sms}",
-        loc=steps[k.roles[0][0]].step.loc,
-        why="workers that wait must all be resident at once",
-        hint="give its roles fewer SMs",
-    )
-
-
-def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
+def _takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
     """Whether what a stream runs for a step beside kernels needs an SM: to pull, to call a function, or to push, within the
-    GPU too, what this call makes. (What is there already comes before kernels, `sequence`.)"""
+    GPU too, what this call makes. (What is there already comes before kernels, `host_steps`.)"""
     if s.engine.sm != "within":
         return s.engine.sm == "always"
     made = any(o is not s and not o.step.writes.isdisjoint(s.step.takes) for o in steps.values())
     return not s.push or (made and not s.skip_own)
+
+
+# ---------------------------------------------------------------------------------------------------- the host's sequence
+def host_steps(plan: Plan) -> tuple[HostStep, ...]:
+    """The sequence of one call. It ends with leaving where peers read an argument in place.
+
+    A stream that waits for a doorbell can hold up others that share its queue: whoever rings it goes first. A kernel that
+    waits for what a library function makes starts behind it: its workers stay until they have it, and could take all
+    the room that the function needs.
+
+    Raises:
+        TilelinkError: TL312, a library function between two steps of one kernel.
+    """
+    awaited = {plan.step(s.path).step.binding(s.op.param).tensor for s in plan.signals if s.action == "ready"}
+    staged = tuple(b.tensor for b in plan.buffers if b.staged)
+    call = _Call(plan)
+    side = 1 + sum(k.stream != MAIN for k in plan.kernels)
+    for s in plan.steps:
+        if s.engine.by == "stream":
+            call.streams[s.path], side = range(side, side + s.streams), side + s.streams
+    call.pending = dict(call.streams)
+    call.out += [H.CallEntry()] if plan.channels or awaited or plan.unverified else []
+    call.out += [H.Stage(staged)] if staged else []
+    call.fork(n for streams in call.streams.values() for n in streams)
+    call.transfer()
+    call.out += [H.Keep(path) for path in _kept_first(plan)]
+    for k in plan.kernels:
+        call.launch(k)
+    call.out += [H.Transfer(path, streams[0]) for path, streams in call.pending.items()]
+    call.join(list(call.open_streams))
+    call.out += [H.CallExit()] if not awaited <= {*staged} else []
+    launched = tuple(h.kernel for h in call.out if isinstance(h, H.Launch) and h.stream == MAIN)
+    if launched and call.out[0] == H.CallEntry() and len(call.out) == 1 + len(launched):
+        # Where a call is nothing but kernels one after the other, they begin it themselves: a launch less.
+        call.out[0] = H.CallEntry(launched)
+    return tuple(call.out)
+
+
+def _kept_first(plan: Plan) -> tuple[str, ...]:
+    """The copy-engine steps that move what stays on a rank before kernels start.
+
+    Somebody waits for it, and it is there from the beginning. A GPU copies within itself by its SMs: beside kernels whose
+    workers have taken them all, and wait, it would never begin.
+    """
+    awaited = {s.channel for s in plan.signals if s.action == "await"}
+    tensors = {c.tensor for c in plan.channels if c.name in awaited} - {*plan.read_in_place}
+    waiting = {s.path for s in plan.signals if s.action == "await"}
+    moved = {s.path: s.step.moved_to for s in plan.steps if s.engine.sm == "within"}
+    return tuple(path for path, to in moved.items() if path not in waiting and to in tensors)
+
+
+@dataclass(slots=True)
+class _Call:
+    """`streams`: of the steps that streams run, by path; `pending`: of those that have not been started; `done`: the steps that
+    have."""
+
+    plan: Plan
+    streams: dict[str, range] = field(default_factory=dict[str, range])
+    pending: dict[str, range] = field(default_factory=dict[str, range])
+    out: list[HostStep] = field(default_factory=list[HostStep])
+    open_streams: list[int] = field(default_factory=list[int])
+    done: set[str] = field(default_factory=set[str])
+
+    def fork(self, streams: Iterable[int]) -> None:
+        for stream in streams:
+            self.open_streams.append(stream)
+            self.out.append(H.Fork(stream))
+
+    def join(self, streams: Iterable[int]) -> None:
+        for stream in streams:
+            self.open_streams.remove(stream)
+            self.out.append(H.Join(stream))
+
+    def transfer(self) -> None:
+        """All transfers whose input somebody makes who has been started."""
+        while ready := [s.path for s in self.plan.steps if s.path in self.pending and self._needs(s) <= self.done]:
+            for path in ready:
+                self.out.append(H.Transfer(path, self.pending.pop(path)[0]))
+                self.done.add(path)
+
+    def _needs(self, s: StepPlan) -> set[str]:
+        """The steps that make what a stream moves, or computes with."""
+        read = s.step.takes if s.step.moved_from is None else (s.step.moved_from,)
+        return {p.path for tensor in read for p in self.plan.wiring.producers(tensor)} - {s.path}
+
+    def launch(self, k: KernelPlan) -> None:
+        """A kernel, behind the library functions whose results it waits for, and the transfers that it makes ready."""
+        if k.stream != MAIN:
+            self.fork([k.stream])
+        members = [s for s in self.plan.steps if s.executor in dict(k.roles)]
+        functions = [s for s in self.plan.steps if s.library is not None]
+        read = {t for s in members if functions for t in self.plan.wiring.read_from(s.step)}
+        before = [s for s in functions if not read.isdisjoint(s.step.makes)]
+        for s in before:
+            if s.path in self.pending:
+                raise TilelinkError(
+                    "TL312",
+                    f"`{s.path}` cannot be placed in a library function",
+                    loc=s.step.program.loc,
+                    why=f"kernel `{k.name}` makes what it needs and takes what it makes: neither can be over before the other "
+                    "begins",
+                    hint="give the steps of that kernel kernels of their own (own_kernel=True), or place it on SMs",
+                    notes=(Note("the step", s.step.loc),),
+                )
+        self.join([n for s in before for n in self.streams[s.path] if n in self.open_streams])
+        self.out.append(H.Launch(k.name, k.stream))
+        self.done |= {s.path for s in members}
+        self.transfer()

@@ -9,146 +9,135 @@ all positions of axes that the program walks one at a time, and so does the prog
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilelink.ir import formula as F
+from tilelink.ir import program as P
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import (
-    At,
-    Bounds,
-    If,
-    Index,
-    IndexEntry,
-    Load,
-    Loop,
-    Notify,
-    OfTile,
-    Op,
-    Store,
-    TileProgram,
-    Tiles,
-    Wait,
-    Whole,
-    is_raw,
-    rewritten,
-    tile_names,
-    walk,
-)
+from tilelink.ir.program import Index, IndexEntry, is_raw, rewritten, tile_names, walk
 from tilelink.ir.schedule import Library
 from tilelink.ir.wiring import Step, Wiring, entries
 
 RUN = ""
 """Stands for the tile of the loop where an index names it, as the variable of an axis of the domain for that axis."""
-TOUCHING = (Load, Store, Wait, Notify, Tiles)
-MANY = "a library function makes one tensor, tile by tile, and this program is not made so"
 
 
 # --------------------------------------------------------------------------------------------------------- what can be so
 def unsuitable(step: Step, wiring: Wiring, placement: Library) -> str | None:
     """Why a library function cannot compute the step's tiles from views of its tensors; None: it can."""
-    program = step.program
-    if program.copy_program is not None:
+    if step.program.copy_program is not None:
         return "it only moves: there is nothing to compute"
-    if is_raw(program):
+    if is_raw(step.program):
         return "it takes pointers, and nobody knows what lies behind them"
-    step = called(step, runs=placement.runs)
-    why = _of_tensors(step, wiring) or (_of_runs(step, wiring) if placement.runs else _of_body(step))
-    return why or _of_accesses(step, placement) or _of_tiles(step, placement)
+    return next(_against(called(step, runs=placement.runs), wiring, placement), None)
 
 
-def _of_tensors(step: Step, wiring: Wiring) -> str | None:
-    outputs = [p.name for p in step.program.params if p.role == "out"]
-    if outputs != [step.program.domain]:
-        return MANY
+def _against(step: Step, wiring: Wiring, placement: Library) -> Iterator[str]:
+    program, view = step.program, step.binding(step.program.domain).view
+    if [p.name for p in program.params if p.role == "out"] != [program.domain]:
+        yield "a library function makes one tensor, tile by tile, and this program is not made so"
     for b in step.bindings:
         tensor = wiring.tensor(b.tensor)
         if any(v.axis is None or tensor.axes[v.axis].own_slice for v in b.view) or tensor.owned is not None:
-            return f"`{b.param}` is a slice that the rank's number chooses, and the function gets plain views"
+            yield f"`{b.param}` is a slice that the rank's number chooses, and the function gets plain views"
         if any(a.split != a.over for a in tensor.axes):
-            return f"`{b.param}` is split at run time, and views are cut before"
-    unit = next((v.dim for v in step.binding(step.program.domain).view if v.unit), None)
-    return f"it walks `{unit}` one at a time" if unit is not None else None
-
-
-def _of_body(step: Step) -> str | None:
-    for op in walk(step.program.body):
-        if isinstance(op, (If, Loop)):
-            return "it branches or loops, and a function takes each tile whole"
-        if isinstance(op, Tiles) and not (op.start is op.stop is op.part is None):
-            return "it walks a part of an axis, and the function gets all of it"
-    return _of_places(step)
-
-
-def _of_places(step: Step) -> str | None:
-    loops = _loops(step.program)
-    for op in walk(step.program.body):
-        if isinstance(op, (Load, Store, Wait, Notify)) and not all(
-            _is_slice(e, loops) for e in entries(step, op.param, op.index)
+            yield f"`{b.param}` is split at run time, and views are cut before"
+    yield from (f"it walks `{v.dim}` one at a time" for v in view if v.unit)
+    yield from _of_runs(step, wiring) if placement.runs else _of_body(step)
+    loops = _loops(program)
+    for op in walk(program.body):
+        if isinstance(op, (P.Load, P.Store, P.Wait, P.Notify)) and not all(
+            isinstance(e, (P.Whole, P.OfTile)) or (isinstance(e, P.At) and e.expr.text in loops)
+            for e in entries(step, op.param, op.index)
         ):
-            return f"it takes `{op.param}` at places that a view does not have"
-        if isinstance(op, (Wait, Notify)) and op.peer is not None:
-            return "it names its peers"
-        if isinstance(op, Load) and step.program.param(op.param).role == "out":
-            return f"it reads `{op.param}`, which it writes"
-    return None
-
-
-def _of_accesses(step: Step, placement: Library) -> str | None:
-    program = step.program
-    stores = [op for op in walk(program.body) if isinstance(op, Store)]
+            yield f"it takes `{op.param}` at places that a view does not have"
+        if isinstance(op, (P.Wait, P.Notify)) and op.peer is not None:
+            yield "it names its peers"
+        if isinstance(op, P.Load) and program.param(op.param).role == "out":
+            yield f"it reads `{op.param}`, which it writes"
+    stores = [op for op in walk(program.body) if isinstance(op, P.Store)]
     names = tile_names(program)
     whole = all(
-        isinstance(e, OfTile) and e.var == n if n is not None else isinstance(e, Whole)
+        isinstance(e, P.OfTile) and e.var == n if n is not None else isinstance(e, P.Whole)
         for s in stores
         for e, n in zip(entries(step, s.param, s.index), names, strict=False)
     )
     if len(stores) != 1 or stores[0] not in program.body or stores[0].mask or stores[0].to != "own" or not whole:
-        return "it does not store each tile once, as a whole and at home"
-    if any(
-        isinstance(op, Notify) and (op not in program.body or op.param != program.domain) for op in walk(program.body)
-    ):
-        return "it notifies more than the tile that it has stored"
+        yield "it does not store each tile once, as a whole and at home"
+    told = [op for op in walk(program.body) if isinstance(op, P.Notify)]
+    if any(op not in program.body or op.param != program.domain for op in told):
+        yield "it notifies more than the tile that it has stored"
     for p in program.params:
-        loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == p.name]
+        loads = [op for op in walk(program.body) if isinstance(op, P.Load) and op.param == p.name]
         if len({tiled(step, op.param, op.index, runs=placement.runs) for op in loads}) > 1:
-            return f"it reads `{p.name}` at two tiles, and the function gets one view of it"
-    return None
-
-
-def _of_tiles(step: Step, placement: Library) -> str | None:
-    view = step.binding(step.program.domain).view
-    dims = {v.dim for v, n in zip(view, (*tile_names(step.program), *view), strict=False) if n is not None}
+            yield f"it reads `{p.name}` at two tiles, and the function gets one view of it"
+    dims = {v.dim for v, n in zip(view, (*names, *view), strict=False) if n is not None}
     if placement.runs:
         dims.add(walked(step))
-    loose = next((dim for dim, _ in placement.tile if dim not in dims and _has(step, dim)), None)
-    if loose is None:
-        return None
-    if any(v.dim == loose for v in view):
-        return f"the program stores all of `{loose}` with each tile"
-    return (
-        f"the function gets all of `{loose}`, which is no axis of what it makes, unless it says how to merge what parts "
-        "give (tilelink.by_panels)"
-    )
+    known = {v.dim for b in step.bindings for v in b.view}
+    for loose in (dim for dim, _ in placement.tile if dim not in dims and dim in known):
+        if any(v.dim == loose for v in view):
+            yield f"the program stores all of `{loose}` with each tile"
+        yield (
+            f"the function gets all of `{loose}`, which is no axis of what it makes, unless it says how to merge what parts "
+            "give (tilelink.by_panels)"
+        )
 
 
-def _has(step: Step, dim: str) -> bool:
-    return any(v.dim == dim for b in step.bindings for v in b.view)
+def _of_body(step: Step) -> Iterator[str]:
+    for op in walk(step.program.body):
+        if isinstance(op, (P.If, P.Loop)):
+            yield "it branches or loops, and a function takes each tile whole"
+        if isinstance(op, P.Tiles) and op.limited:
+            yield "it walks a part of an axis, and the function gets all of it"
 
 
-def _loops(program: TileProgram) -> frozenset[str]:
-    return frozenset(op.var for op in walk(program.body) if isinstance(op, Tiles))
+def _of_runs(step: Step, wiring: Wiring) -> Iterator[str]:
+    """Positions have to say which runs there are."""
+    program = step.program
+    dims = {v.dim for v in step.binding(program.domain).view}
+    walks = [op for op in walk(program.body) if isinstance(op, P.Tiles)]
+    along = {step.binding(op.param).view[op.axis].dim for op in walks}
+    if len(along) != 1 or along & dims or any(isinstance(o, P.Tiles) for op in walks for o in walk(op.body)):
+        yield (
+            "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
+        )
+    for op in walks:
+        view = step.binding(op.param).view[op.axis]
+        if view.local or (view.axis is not None and wiring.tensor(step.binding(op.param).tensor).axes[view.axis].over):
+            yield f"this rank has a part of `{op.param}` only"
+    touching = (P.Load, P.Store, P.Wait, P.Notify, P.Tiles)
+    # The names whose values are known for each tile.
+    known, own = {*step.compiled, "RANKS"}, {n for n in tile_names(program) if n is not None}
+    for op in walk(program.body):
+        if isinstance(op, P.Loop) and op.target is not None:
+            known.add(op.target)
+        if isinstance(op, P.Bounds) and (op.what == "size" or (op.what in ("begin", "end") and op.var in own)):
+            known.add(op.name)
+    for op in walk(program.body):
+        if isinstance(op, P.If) and any(isinstance(o, touching) for o in walk((*op.body, *op.orelse))):
+            yield "it branches, and a function takes each run whole"
+        if isinstance(op, P.Loop) and turns(op, step) is None and any(isinstance(o, touching) for o in walk(op.body)):
+            yield f"nobody knows how often it loops (`{op.header}`), and so which runs there are"
+        if isinstance(op, P.Tiles):
+            bounds = [e for e in (op.start, op.stop, *(op.part or ())) if e is not None]
+            free = next((e for e in bounds if e.formula is None or not F.symbols(e.formula) <= known), None)
+            if free is not None or op.part is not None:
+                said = f"`{free}` is known to the device only" if free is not None else "it walks a share of the axis"
+                yield f"{said}, and so which runs there are"
 
 
-def _is_slice(entry: IndexEntry, loops: frozenset[str]) -> bool:
-    return isinstance(entry, (Whole, OfTile)) or (isinstance(entry, At) and entry.expr.text in loops)
+def _loops(program: P.TileProgram) -> frozenset[str]:
+    return frozenset(op.var for op in walk(program.body) if isinstance(op, P.Tiles))
 
 
 def tiled(step: Step, param: str, index: Index | None, *, runs: bool) -> tuple[str | None, ...]:
     """Per axis the tile of the domain that an index names; None: all of the axis. `runs`: `RUN` where it names a tile of the
     axis that the program walks, which else the function gets all of."""
     loops, run = _loops(step.program), RUN if runs else None
-    names = [e.var if isinstance(e, OfTile) else None for e in entries(step, param, index)]
+    names = [e.var if isinstance(e, P.OfTile) else None for e in entries(step, param, index)]
     return tuple(n if n not in loops else run for n in names)
 
 
@@ -156,8 +145,8 @@ def called(step: Step, *, runs: bool) -> Step:
     """The step as a function takes it: its stream says once of each tile that it is there, whatever part of it, or all of
     which it is a part, the program announces. `runs`: as one by panels does."""
     step = _by_runs(step) if runs else step
-    body, stores = step.program.body, [op for op in walk(step.program.body) if isinstance(op, Store)]
-    told = [op for op in body if isinstance(op, Notify) and op.param == step.program.domain]
+    body, stores = step.program.body, [op for op in walk(step.program.body) if isinstance(op, P.Store)]
+    told = [op for op in body if isinstance(op, P.Notify) and op.param == step.program.domain]
     if len(stores) != 1 or not told:
         return step
     there = replace(told[-1], index=stores[0].index)
@@ -172,73 +161,26 @@ def _by_runs(step: Step) -> Step:
     program = step.program
     view = step.binding(program.domain).view
     names = {n for n, v in zip(tile_names(program), view, strict=False) if n is not None and v.unit}
-    loops = {op.var for op in walk(program.body) if isinstance(op, Tiles) and step.binding(op.param).view[op.axis].unit}
-    bindings = tuple(replace(b, view=tuple(replace(v, unit=False) for v in b.view)) for b in step.bindings)
-    body = rewritten(program.body, lambda op: _widened(op, frozenset(names), frozenset(loops)))
-    return replace(step, program=replace(program, body=body), bindings=bindings)
-
-
-def _widened(op: Op, names: frozenset[str], loops: frozenset[str]) -> Op:
-    """An op in which all positions of axes walked one at a time are meant."""
+    walks = [op for op in walk(program.body) if isinstance(op, P.Tiles)]
+    singly = names | {op.var for op in walks if step.binding(op.param).view[op.axis].unit}
 
     def wide(entry: IndexEntry) -> IndexEntry:
-        if not isinstance(entry, At):
+        if not isinstance(entry, P.At):
             return entry
-        if entry.expr.text in names | loops:
-            return OfTile(entry.expr.text)
-        return Whole() if entry.expr.formula is not None and F.symbols(entry.expr.formula) & names else entry
+        if entry.expr.text in singly:
+            return P.OfTile(entry.expr.text)
+        return P.Whole() if entry.expr.formula is not None and F.symbols(entry.expr.formula) & names else entry
 
-    if isinstance(op, (Load, Store, Wait, Notify)) and op.index is not None:
-        return replace(op, index=tuple(wide(e) for e in op.index))
-    return op
+    def widened(op: P.Op) -> P.Op:
+        if isinstance(op, (P.Load, P.Store, P.Wait, P.Notify)) and op.index is not None:
+            return replace(op, index=tuple(wide(e) for e in op.index))
+        return op
 
-
-def _of_runs(step: Step, wiring: Wiring) -> str | None:
-    program = step.program
-    dims = {v.dim for v in step.binding(program.domain).view}
-    walks = [op for op in walk(program.body) if isinstance(op, Tiles)]
-    along = {step.binding(op.param).view[op.axis].dim for op in walks}
-    if len(along) != 1 or along & dims or any(isinstance(o, Tiles) for op in walks for o in walk(op.body)):
-        return (
-            "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
-        )
-    for op in walks:
-        view = step.binding(op.param).view[op.axis]
-        if view.local or (view.axis is not None and wiring.tensor(step.binding(op.param).tensor).axes[view.axis].over):
-            return f"this rank has a part of `{op.param}` only"
-    return _of_paths(step) or _of_places(step)
+    bindings = tuple(replace(b, view=tuple(replace(v, unit=False) for v in b.view)) for b in step.bindings)
+    return replace(step, program=replace(program, body=rewritten(program.body, widened)), bindings=bindings)
 
 
-def _of_paths(step: Step) -> str | None:
-    """Positions have to say which runs there are."""
-    known = _positions(step)
-    for op in walk(step.program.body):
-        if isinstance(op, If) and any(isinstance(o, TOUCHING) for o in walk((*op.body, *op.orelse))):
-            return "it branches, and a function takes each run whole"
-        if isinstance(op, Loop) and turns(op, step) is None and any(isinstance(o, TOUCHING) for o in walk(op.body)):
-            return f"nobody knows how often it loops (`{op.header}`), and so which runs there are"
-        if isinstance(op, Tiles):
-            bounds = [e for e in (op.start, op.stop, *(op.part or ())) if e is not None]
-            free = next((e for e in bounds if e.formula is None or not F.symbols(e.formula) <= known), None)
-            if free is not None or op.part is not None:
-                said = f"`{free}` is known to the device only" if free is not None else "it walks a share of the axis"
-                return f"{said}, and so which runs there are"
-    return None
-
-
-def _positions(step: Step) -> frozenset[str]:
-    """The names in a program whose values are known for each tile."""
-    program = step.program
-    known = {*step.compiled, "RANKS"}
-    known |= {op.target for op in walk(program.body) if isinstance(op, Loop) and op.target is not None}
-    own = {n for n in tile_names(program) if n is not None}
-    for op in walk(program.body):
-        if isinstance(op, Bounds) and (op.what == "size" or (op.what in ("begin", "end") and op.var in own)):
-            known.add(op.name)
-    return frozenset(known)
-
-
-def turns(op: Loop, step: Step) -> int | None:
+def turns(op: P.Loop, step: Step) -> int | None:
     """How often a loop over a range of a known length goes round."""
     found = op.turns
     return (
@@ -248,9 +190,9 @@ def turns(op: Loop, step: Step) -> int | None:
     )
 
 
-def walk_of(step: Step) -> Tiles:
+def walk_of(step: Step) -> P.Tiles:
     """The loop over what the runs are of."""
-    return next(op for op in walk(step.program.body) if isinstance(op, Tiles))
+    return next(op for op in walk(step.program.body) if isinstance(op, P.Tiles))
 
 
 def axis_of(step: StepPlan) -> GridAxis:

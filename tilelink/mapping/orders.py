@@ -6,17 +6,17 @@ Position `t` of a step's `total` tiles becomes one index per axis. Orders compos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import reduce
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, part
-from tilelink.ir.plan import StepPlan, order_of
+from tilelink.ir.plan import Plan, StepPlan, order_of
 from tilelink.ir.schedule import ACROSS, Order, SortKey
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.topology import Topology, env_of
 
 Lets = list[tuple[str, Formula]]
 RAISED = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
@@ -41,34 +41,33 @@ def by_table(lets: tuple[tuple[str, Formula], ...], path: str) -> tuple[tuple[st
     return (first, *((name, F.substitute(value, {"t": Sym(SORTED)})) for name, value in lets))
 
 
-def tables(
-    steps: Iterable[StepPlan], topology: Topology, sizes: Mapping[str, int]
-) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+def tables(plan: Plan) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
     """The orders by a user's key: by name, for each rank the positions of its tiles, sorted.
 
     Raises:
         TilelinkError: TL310, keys that cannot be compared, or a function that raises.
     """
     return tuple(
-        (order_of(s.path), tuple(_sorted(s, s.sort_key, sizes, topology, rank) for rank in range(topology.ranks)))
-        for s in steps
+        (order_of(s.path), tuple(_sorted(plan, s, s.sort_key, rank) for rank in range(plan.topology.ranks)))
+        for s in plan.steps
         if s.sort_key is not None
     )
 
 
-def _sorted(step: StepPlan, key: SortKey, sizes: Mapping[str, int], topology: Topology, rank: int) -> tuple[int, ...]:
+def _sorted(plan: Plan, step: StepPlan, key: SortKey, rank: int) -> tuple[int, ...]:
     """One rank's tiles by rising key, which sees its coordinate on the step's axis; where keys are equal, in the order that
     the schedule gives besides."""
     unsorted = replace(step, order=((SORTED, Sym("t")), *step.order[1:]))
-    at, ranks = topology.at(rank, step.axis), topology.size(step.axis)
-    tiles = unsorted.tiles(env_of(sizes, topology, rank))
+    at, ranks = plan.topology.at(rank, step.axis), plan.topology.size(step.axis)
+    tiles = unsorted.tiles(plan.env(rank))
     try:
         keys = [key(tile, at, ranks) for tile in tiles]
     except RAISED as error:
+        code = getattr(key, "__code__", None)
         raise TilelinkError(
             "TL310",
             f"the sort key of `{step.path}` raises {type(error).__name__}: {error}",
-            loc=_defined(key),
+            loc=Loc(code.co_filename, code.co_firstlineno) if code is not None else None,
             why=f"it is called as key(tile, rank, ranks), first as key({tiles[0]}, {at}, {ranks})",
             hint="write def key(tile, rank, ranks), which gives a number, or a tuple of numbers, for every tile",
         ) from error
@@ -84,11 +83,6 @@ def _sorted(step: StepPlan, key: SortKey, sizes: Mapping[str, int], topology: To
         ) from error
 
 
-def _defined(function: SortKey) -> Loc | None:
-    code = getattr(function, "__code__", None)
-    return Loc(code.co_filename, code.co_firstlineno) if code is not None else None
-
-
 def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, int, bool]:
     """(shift of the ring or None, group or 0, column-major); `loc`: of the step whose order it is.
 
@@ -98,18 +92,18 @@ def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, i
     ring: int | None = None
     group, column = 0, False
     for name in names:
-        words = name.split() or [""]
-        if words[0] == "ring" and len(words) == 1:
+        word, *rest = name.split() or [""]
+        number = int(rest[0]) if len(rest) == 1 and rest[0].isdigit() else 0
+        if word == "ring" and not rest:
             ring = 0
-        elif words[0].startswith("ring+") and words[0][5:].isdigit():
-            ring = int(words[0][5:])
-        elif words[0] == "group" and len(words) == 2 and words[1].isdigit() and int(words[1]) > 0:
-            group = int(words[1])
-        elif words == ["column"]:
+        elif word.startswith("ring+") and word[5:].isdigit():
+            ring = int(word[5:])
+        elif word == "group" and number > 0:
+            group = number
+        elif word == "column" and not rest:
             column = True
-        elif words[0] == ACROSS and len(words) == 2 and words[1].isdigit() and int(words[1]) > 0:
-            pass  # which tiles of a run-time split come first, a table says on the device; parts of ranks stay as they are
-        elif words not in (["row"], [ACROSS]):
+        # Which tiles of a run-time split come first, a table says on the device; parts of ranks stay as they are.
+        elif not (word in ("row", ACROSS) and not rest) and not (word == ACROSS and number > 0):
             raise TilelinkError(
                 "TL310",
                 f"`{name}` is no tile order",
@@ -127,30 +121,28 @@ def decode(grid: tuple[GridAxis, ...], names: tuple[str, ...]) -> tuple[tuple[tu
     lets: Lets = [
         (f"i{a}", axis.rank if axis.kind == "own" else F.of(0)) for a, axis in enumerate(grid) if a not in walked
     ]
-    total: Formula = F.of(1)
-    for a in walked:
-        total = total * grid[a].count
-    if not walked:
-        return tuple(lets), total
     # Two inner axes may be grouped; everything before them is outermost, in row order.
     inner = walked[-2:]
     position: Formula = Sym("t")
     for k, a in enumerate(walked[:-2]):
-        behind: Formula = F.of(1)
-        for b in walked[k + 1 :]:
-            behind = behind * grid[b].count
-        lets.append((f"i{a}", _rotate(position // behind, grid[a], ring) if ring is not None else position // behind))
+        behind = _tiles_of(grid[b] for b in walked[k + 1 :])
+        lets.append((f"i{a}", _rotate(position // behind, grid[a], ring)))
         position = position % behind
         ring = None if _ringed(grid[a]) else ring
     if len(inner) == 1:
-        if ACROSS in names and (grid[inner[0]].kind == "cut" or _ringed(grid[inner[0]])):
-            lets += _across_parts(position, grid[inner[0]], inner[0], ring)
-            return tuple(lets), total
-        lets.append((f"i{inner[0]}", _rotate(position, grid[inner[0]], ring) if ring is not None else position))
-        return tuple(lets), total
-    column |= ACROSS in names and grid[inner[0]].kind == "unit"
-    lets += _plane(position, grid, inner[0], inner[1], ring, group, column)
-    return tuple(lets), total
+        axis = grid[inner[0]]
+        if ACROSS in names and (axis.kind == "cut" or _ringed(axis)):
+            lets += _across_parts(position, axis, inner[0], ring)
+        else:
+            lets.append((f"i{inner[0]}", _rotate(position, axis, ring)))
+    elif inner:
+        column |= ACROSS in names and grid[inner[0]].kind == "unit"
+        lets += _plane(position, grid, inner[0], inner[1], ring, group, column)
+    return tuple(lets), _tiles_of(grid[a] for a in walked)
+
+
+def _tiles_of(axes: Iterable[GridAxis]) -> Formula:
+    return reduce(lambda total, axis: total * axis.count, axes, F.of(1))
 
 
 def _ringed(axis: GridAxis) -> bool:
@@ -167,8 +159,8 @@ def _start(axis: GridAxis, shift: int) -> Formula:
     return F.minimum(F.cdiv(rank * _length(axis), axis.step), axis.count) % F.maximum(axis.count, 1)
 
 
-def _rotate(index: Formula, axis: GridAxis, shift: int) -> Formula:
-    if not _ringed(axis) or axis.kind == "mine":
+def _rotate(index: Formula, axis: GridAxis, shift: int | None) -> Formula:
+    if shift is None or not _ringed(axis) or axis.kind == "mine":
         return index
     return (index + _start(axis, shift)) % axis.count
 
@@ -202,48 +194,21 @@ def _plane(
     if ring is not None and not _ringed(first) and _ringed(second):
         return _plane(position, grid, b, a, ring, group, not column)
     rows, columns = first.count, second.count
-    if ring is not None and first.kind == "cut":
-        return _ring_of_parts(position, first, a, b, columns, ring, group, column)
-    if not group:
-        row, col = (position % rows, position // rows) if column else (position // columns, position % columns)
-        lets = [(f"i{a}", row), (f"i{b}", col)]
-    else:
-        lets = _grouped(position, rows, columns, group, a, b)
-    if ring is not None and _ringed(first):
-        name, value = lets[-2]
-        lets[-2] = (name, _rotate(value, first, ring))
-    return lets
-
-
-def _grouped(position: Formula, rows: Formula, columns: Formula, group: int, a: int, b: int) -> Lets:
-    block = columns * group
-    top = Sym("group_top")
-    height = Sym("group_rows")
-    return [
-        ("group_top", position // block * group),
-        ("group_rows", F.minimum(rows - top, group)),
-        (f"i{a}", top + position % block % height),
-        (f"i{b}", position % block // height),
-    ]
-
-
-def _ring_of_parts(
-    position: Formula, first: GridAxis, a: int, b: int, columns: Formula, ring: int, group: int, column: bool
-) -> Lets:
-    """The parts in ring order, each whole before the next: what a proof by ring distance needs."""
-    turned = Sym("turned")
-    block = first.per * columns
-    lets: Lets = [
-        ("turned", (position + _start(first, ring) * columns) % (first.count * columns)),
-        ("part_top", turned // block * first.per),
-    ]
-    within = turned % block
-    rows = F.minimum(first.per, first.count - Sym("part_top"))
+    lets: Lets = []
+    by_parts = ring is not None and first.kind == "cut"
+    if ring is not None and by_parts:
+        # The parts in ring order, each whole before the next: what a proof by ring distance needs.
+        turned, block = Sym("turned"), first.per * columns
+        lets += [
+            ("turned", (position + _start(first, ring) * columns) % (rows * columns)),
+            ("part_top", turned // block * first.per),
+        ]
+        position, rows = turned % block, F.minimum(first.per, rows - Sym("part_top"))
     if group:
-        inner = _grouped(within, rows, columns, group, a, b)
-    elif column:
-        inner = [(f"i{a}", within % rows), (f"i{b}", within // rows)]
+        top, height, block = Sym("group_top"), Sym("group_rows"), columns * group
+        lets += [("group_top", position // block * group), ("group_rows", F.minimum(rows - top, group))]
+        row, col = top + position % block % height, position % block // height
     else:
-        inner = [(f"i{a}", within // columns), (f"i{b}", within % columns)]
-    name, value = inner[-2]
-    return lets + inner[:-2] + [(name, Sym("part_top") + value), inner[-1]]
+        row, col = (position % rows, position // rows) if column else (position // columns, position % columns)
+    row = Sym("part_top") + row if by_parts else _rotate(row, first, ring)
+    return [*lets, (f"i{a}", row), (f"i{b}", col)]

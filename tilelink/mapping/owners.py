@@ -10,25 +10,36 @@ import numpy as np
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, holder
-from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, IndexEntry, Load, Notify, OfTile, Op, Store, Wait, walk
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait, walk
 from tilelink.ir.wiring import TensorDecl, Wiring, entry_on
 
 
-def check_owners(wiring: Wiring, steps: tuple[StepPlan, ...], sizes: dict[str, int], ranks: int) -> None:
+def check_owners(plan: Plan) -> None:
     """A map gives every position one of the ranks; a tile lies with one of them; a rank reads what it holds.
 
     Raises:
         TilelinkError: TL306.
     """
-    env: dict[str, Any] = {**sizes, "rank": 0, "RANKS": ranks}
+    wiring, ranks = plan.wiring, plan.topology.ranks
+    env: dict[str, Any] = {**dict(plan.sizes), "rank": 0, "RANKS": ranks}
     for tensor in wiring.tensors:
-        if tensor.owned is not None:
-            held_by = _holders(tensor, tensor.owned, env, ranks)
-            for s in steps:
-                for b in s.step.bindings:
-                    if b.tensor == tensor.name:
-                        _check_use(wiring, tensor, s, b.param, held_by, env, ranks)
+        if tensor.owned is None:
+            continue
+        held_by = _holders(tensor, tensor.owned, env, ranks)
+        uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor.name]
+        for s, param in uses:
+            if s.step.moves is not None and s.step.moves[0].param == param and not s.push:
+                raise _refused(tensor, s.step.loc, f"`{s.path}` pulls from it", "let it push (`push=True`)")
+            for op, grid in _touched(tensor, s, param):
+                if grid is None:
+                    raise _refused(
+                        tensor, op.loc, "more than one tile of the map's axis is named", "name one tile of it"
+                    )
+                if isinstance(op, (Load, Wait)) and not _runs_where_held(wiring, tensor, s, grid):
+                    what = f"`{s.path}` also runs where this tile is not held"
+                    raise _refused(tensor, op.loc, what, f"take the program's tiles from it: `tl.tile_id({param})`")
+                _check_tiles(tensor, s, grid, held_by, env, ranks)
 
 
 def _holders(tensor: TensorDecl, axis: int, env: dict[str, Any], ranks: int) -> Any:
@@ -55,44 +66,24 @@ def _holders(tensor: TensorDecl, axis: int, env: dict[str, Any], ranks: int) -> 
     return found
 
 
-def _check_use(
-    wiring: Wiring, tensor: TensorDecl, s: StepPlan, param: str, held_by: Any, env: dict[str, Any], ranks: int
-) -> None:
-    copy_program = s.step.program.copy_program
-    if copy_program is not None and copy_program.source == param and not s.push:
-        raise _refused(tensor, s.step.loc, f"`{s.path}` pulls from it", "let it push (`push=True`)")
-    for op, grid in _touched(tensor, s, param):
-        if grid is None:
-            raise _refused(tensor, op.loc, "more than one tile of the map's axis is named", "name one tile of it")
-        if isinstance(op, (Load, Wait)) and not _runs_where_held(wiring, tensor, s, grid):
-            raise _refused(
-                tensor,
-                op.loc,
-                f"`{s.path}` also runs where this tile is not held",
-                f"take the program's tiles from it: `tl.tile_id({param})`",
-            )
-        _check_tiles(tensor, s, grid, held_by, env, ranks)
-
-
 def _touched(tensor: TensorDecl, s: StepPlan, param: str) -> Iterator[tuple[Op, GridAxis | None]]:
-    """Each op on the tensor, with the partition whose tile it names on the map's axis."""
-    if s.step.program.copy_program is not None:
+    """Each op on the tensor, with the partition whose tile it names on the map's axis; of an axis that is walked singly that is
+    a position."""
+    ops = list(walk(s.step.program.body))
+    if s.step.moves is not None:
         at = next(k for k, v in enumerate(s.step.binding(param).view) if v.axis == tensor.owned)
-        kind = Wait if s.step.program.copy_program.source == param else Notify
-        yield next(op for op in walk(s.step.program.body) if isinstance(op, kind)), s.grid[at]
+        kind = Wait if s.step.moves[0].param == param else Notify
+        yield next(op for op in ops if isinstance(op, kind)), s.grid[at]
         return
-    for op in walk(s.step.program.body):
+    for op in ops:
         if isinstance(op, (Load, Store, Wait, Notify)) and op.param == param:
-            yield op, _grid_of(s, entry_on(s.step, param, op.index, tensor.owned))
-
-
-def _grid_of(s: StepPlan, entry: IndexEntry | None) -> GridAxis | None:
-    """The partition whose tile an index entry names; of an axis that is walked singly that is a position."""
-    if isinstance(entry, OfTile):
-        return next((g for g in s.grid if g.var == entry.var), None)
-    if isinstance(entry, At) and entry.ring is None:
-        return next((g for g in s.grid if g.var == entry.expr.text and g.kind == "unit"), None)
-    return None
+            entry = entry_on(s.step, param, op.index, tensor.owned)
+            grids: list[GridAxis] = []
+            if isinstance(entry, OfTile):
+                grids = [g for g in s.grid if g.var == entry.var]
+            elif isinstance(entry, At) and entry.ring is None:
+                grids = [g for g in s.grid if g.var == entry.expr.text and g.kind == "unit"]
+            yield op, next(iter(grids), None)
 
 
 def _runs_where_held(wiring: Wiring, tensor: TensorDecl, s: StepPlan, grid: GridAxis) -> bool:

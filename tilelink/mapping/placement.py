@@ -33,18 +33,16 @@ class Placed:
 
 def place(wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> tuple[Placed, ...]:
     """Every step with its placement."""
-    return tuple(
-        Placed(s, _ordered(s, wiring, placement_of(s, wiring, topology, schedule, sizes))) for s in wiring.steps
-    )
-
-
-def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
-    """A stream without an order of its own goes along the ring."""
-    if isinstance(placement, Library) and not placement.order:
-        return replace(placement, order=(_ring(step, wiring),))
-    if not isinstance(placement, CopyEngine) or placement.order:
-        return placement
-    return replace(placement, order=("ring+1",) if _moves_what_is_made(step, wiring) else ("ring",))
+    found: list[Placed] = []
+    for s in wiring.steps:
+        placement = placement_of(s, wiring, topology, schedule, sizes)
+        if isinstance(placement, (CopyEngine, Library)) and not placement.order:
+            # A stream without an order of its own goes along the ring.
+            others = "ring+1" if _moves_what_is_made(s, wiring) else "ring"
+            order = _ring(s, wiring) if isinstance(placement, Library) else others
+            placement = replace(placement, order=(order,))
+        found.append(Placed(s, placement))
+    return tuple(found)
 
 
 def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple[Placed, ...]]:
@@ -60,11 +58,11 @@ def placement_of(
     step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
 ) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
-    found = schedule.get(step.path) or step.shipped or default(step, wiring, topology, schedule, sizes)
+    found = schedule.get(step.path) or step.shipped or _default(step, wiring, topology, schedule, sizes)
     return counted(as_simulated(found) if topology.backend == "simulated" else found, topology.device.sms)
 
 
-def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> Placement:
+def _default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> Placement:
     """What a step gets without an entry in the schedule: copy programs copy engines where there are any, matmuls large tiles, or
     smaller ones that fill the last wave better."""
     program = step.program
@@ -79,7 +77,9 @@ def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, 
         away = topology.axis(step.axis).reach == "network" or along_another
         away = away or (not result and _made_by_others(step, wiring, topology, schedule, sizes))
         push = True if away else False if result else None
-        return Sms(count=2, tile=_leading(step, 128), order=("ring",), push=push)
+        # The first dimension is tiled that is neither walked singly nor part of `...`.
+        first = [a.name for a in program.param(program.domain).shape.axes if not a.unit][:1]
+        return Sms(count=2, tile=tuple((dim, 128) for dim in first), order=("ring",), push=push)
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
     walks = [step.binding(op.param).view[op.axis] for op in walk(program.body) if isinstance(op, Tiles)]
     inner = [v.dim for v in walks if not v.unit and v.dim not in dims]
@@ -88,10 +88,8 @@ def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, 
         return Sms(tile=_named(program, tile), order=("row",))
     small = topology.backend == "simulated"
     chosen = LARGE if small else _tile(step, wiring, topology, dims, inner, sizes)
-    tile = dict.fromkeys(dims[:-1], 64 if small else chosen.rows) | dict.fromkeys(
-        dims[-1:], 64 if small else chosen.columns
-    )
-    tile |= dict.fromkeys(inner, DEPTH)
+    rows, columns = (64, 64) if small else (chosen.rows, chosen.columns)
+    tile = dict.fromkeys(dims[:-1], rows) | dict.fromkeys(dims[-1:], columns) | dict.fromkeys(inner, DEPTH)
     ring = _ring(step, wiring)
     # Measured (docs/performance.md): who waits for rows does best with groups as high as a part, who makes them with half.
     group = "group 16" if ring == "ring" and not small else "group 8"
@@ -177,14 +175,6 @@ def _made_by_others(
     return False
 
 
-def _leading(step: Step, size: int) -> tuple[tuple[str, int], ...]:
-    """Tile the first dimension that is neither walked singly nor part of `...`."""
-    for axis in step.program.param(step.program.domain).shape.axes:
-        if not axis.unit:
-            return ((axis.name, size),)
-    return ()
-
-
 def hosts(placed: tuple[Placed, ...]) -> dict[str, str]:
     """Path -> path of the step in whose workers it runs, chains of fusions followed."""
     into = {p.step.path: p.placement.into for p in placed if isinstance(p.placement, Fused)}
@@ -206,14 +196,11 @@ def directed(wiring: Wiring, p: Placed) -> tuple[str, bool]:
         push = p.placement.push
     elif isinstance(p.placement, Fused) or copy_program.pinned:
         push = True
-    push = push and (isinstance(p.placement, Fused) or not _stays(wiring, p.step))
-    return (copy_program.source if push else copy_program.destination), push
-
-
-def _stays(wiring: Wiring, step: Step) -> bool:
-    """Whether a copy program speaks of no rank: each of them moves what it has. A push would be to all, who have their own."""
-    return not any(
+    # A program that speaks of no rank: each of them moves what it has. A push would be to all, who have their own.
+    names = any(
         v.axis is None or wiring.tensor(b.tensor).axes[v.axis].own_slice or wiring.tensor(b.tensor).names_holder(v)
-        for b in step.bindings
+        for b in p.step.bindings
         for v in b.view
     )
+    push = push and (isinstance(p.placement, Fused) or names)
+    return (copy_program.source if push else copy_program.destination), push

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.ir.program import Store, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.libraries import unsuitable
 from tilelink.mapping.orders import parse, words
 from tilelink.mapping.placement import Placed, converts, hosts
+from tilelink.mapping.signal_matching import crosses, reads_remote
 
 
 def check_schedule(wiring: Wiring, schedule: Schedule) -> None:
@@ -41,7 +44,28 @@ def check_placements(wiring: Wiring, placed: tuple[Placed, ...], topology: Topol
             the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension, TL320 less than one of something.
     """
     for p in placed:
-        _check(p, placed, wiring, topology)
+        copy_program, placement = p.step.program.copy_program, p.placement
+        if isinstance(placement, CopyEngine) and copy_program is None:
+            why = "a copy engine only moves: a program that also computes is no copy program"
+            raise _refuse(p, why, "place it on SMs, or split the copy program into a program of its own")
+        if isinstance(placement, CopyEngine) and converts(p.step, wiring):
+            why = "a copy engine moves bytes as they are, and it moves between two dtypes"
+            raise _refuse(p, why, "place it on SMs")
+        if isinstance(placement, (Sms, Fused)) and copy_program is not None and copy_program.pinned:
+            why = "the `rank_*` primitives pin a program to a copy engine"
+            raise _refuse(p, why, "use tilelink.copy_engine(…)")
+        if isinstance(placement, Library):
+            reason = unsuitable(p.step, wiring, placement)
+            if reason is not None:
+                raise _refuse(p, reason, "place it on SMs")
+        if isinstance(placement, Fused):
+            _check_fused(p, placement, placed, wiring)
+            continue
+        _check_numbers(p)
+        parse(words(placement.order), p.step.loc)
+        if isinstance(placement, Sms):
+            _check_sms(p, placement, placed, wiring, topology)
+        _check_tiles(p)
 
 
 _WHERE: dict[type[Placement], str] = {
@@ -73,86 +97,75 @@ def _no_step(what: str, wiring: Wiring) -> TilelinkError:
     )
 
 
-def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topology) -> None:
-    copy_program, placement = p.step.program.copy_program, p.placement
-    if isinstance(placement, CopyEngine) and copy_program is None:
-        raise _refuse(
-            p,
-            "a copy engine only moves: a program that also computes is no copy program",
-            "place it on SMs, or split the copy program into a program of its own",
-        )
-    if isinstance(placement, CopyEngine) and converts(p.step, wiring):
-        raise _refuse(p, "a copy engine moves bytes as they are, and it moves between two dtypes", "place it on SMs")
-    if isinstance(placement, (Sms, Fused)) and copy_program is not None and copy_program.pinned:
-        raise _refuse(p, "the `rank_*` primitives pin a program to a copy engine", "use tilelink.copy_engine(…)")
-    if isinstance(placement, Library):
-        reason = unsuitable(p.step, wiring, placement)
-        if reason is not None:
-            raise _refuse(p, reason, "place it on SMs")
-    if isinstance(placement, Fused):
-        _check_fused(p, placed, wiring)
-        return
-    _check_numbers(p)
-    parse(words(placement.order), p.step.loc)
-    if isinstance(placement, Sms):
-        if placement.push is not None and copy_program is None:
-            raise _refuse(p, "only a copy program has a direction", "leave `push` out")
-        if placement.joins is not None:
-            _check_joins(p, placement, placed, wiring)
-        if placement.count is not None and placement.count > topology.device.sms:
-            raise TilelinkError(
-                "TL313",
-                f"`{p.step.path}` asks for {placement.count} SMs and the device has {topology.device.sms}",
-                loc=p.step.loc,
-                why="workers that wait must all be resident at once",
-                hint=f"ask for at most {topology.device.sms}, fewer if another step shares the kernel",
-            )
-    _check_tiles(p)
+def _check_fused(p: Placed, placement: Fused, placed: tuple[Placed, ...], wiring: Wiring) -> None:
+    host = next((q for q in placed if q.step.path == placement.into), None)
+    if host is None:
+        raise _no_step(f"`{p.step.path}` is to be fused into `{placement.into}`", wiring)
+    if isinstance(host.placement, Library):
+        raise _refuse(p, "a library function ends without giving its tile away", "place it on SMs")
+    if hosts(placed)[p.step.path] not in [q.step.path for q in placed if not isinstance(q.placement, Fused)]:
+        raise _refuse(p, "programs that are fused into one another have no workers", "place one of them on SMs")
 
 
-def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: Wiring) -> None:
-    paths = [q.step.path for q in placed]
-    if placement.joins not in paths:
-        raise _no_step(f"`{p.step.path}` is to join `{placement.joins}`", wiring)
-    host = placed[paths.index(placement.joins)]
-    open_to = _leads(host) and isinstance(host.placement, Sms) and host.placement.count is None
-    if p.step.program.copy_program is not None or placement.count is not None or placement.own_kernel:
-        raise _refuse(
-            p, "only a computing step, without SMs or a kernel of its own, joins another", "leave `joins` out"
-        )
-    if not open_to:
-        raise _refuse(
-            p, f"`{placement.joins}` has no kernel that others take turns in", "join a computing step on all SMs"
-        )
-    between = placed[paths.index(placement.joins) + 1 : paths.index(p.step.path)]
-    made = {t for q in between if _leads(q) for t in q.step.makes}
-    if placed.index(host) > placed.index(p) or made & wiring.read_from(p.step):
-        raise _refuse(
-            p, f"it needs what is made after the kernel of `{placement.joins}` has begun", "join a later step, or none"
+def _check_sms(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: Wiring, topology: Topology) -> None:
+    copies, count, sms = p.step.moves is not None, placement.count, topology.device.sms
+    if placement.push is not None and not copies:
+        raise _refuse(p, "only a copy program has a direction", "leave `push` out")
+    if placement.joins is not None:
+        paths = [q.step.path for q in placed]
+        if placement.joins not in paths:
+            raise _no_step(f"`{p.step.path}` is to join `{placement.joins}`", wiring)
+        at = paths.index(placement.joins)
+        host = placed[at]
+        if copies or count is not None or placement.own_kernel:
+            why = "only a computing step, without SMs or a kernel of its own, joins another"
+            raise _refuse(p, why, "leave `joins` out")
+        if not (_leads(host) and isinstance(host.placement, Sms) and host.placement.count is None):
+            why = f"`{placement.joins}` has no kernel that others take turns in"
+            raise _refuse(p, why, "join a computing step on all SMs")
+        made = {t for q in placed[at + 1 : paths.index(p.step.path)] if _leads(q) for t in q.step.makes}
+        if at > paths.index(p.step.path) or made & wiring.read_from(p.step):
+            why = f"it needs what is made after the kernel of `{placement.joins}` has begun"
+            raise _refuse(p, why, "join a later step, or none")
+    if count is not None and count > sms:
+        raise TilelinkError(
+            "TL313",
+            f"`{p.step.path}` asks for {count} SMs and the device has {sms}",
+            loc=p.step.loc,
+            why="workers that wait must all be resident at once",
+            hint=f"ask for at most {sms}, fewer if another step shares the kernel",
         )
 
 
 def _leads(p: Placed) -> bool:
     """Whether it has a kernel of its own."""
-    return isinstance(p.placement, Sms) and p.placement.joins is None and p.step.program.copy_program is None
+    return isinstance(p.placement, Sms) and p.placement.joins is None and p.step.moves is None
 
 
 def _check_numbers(p: Placed) -> None:
-    if isinstance(p.placement, (CopyEngine, Library)):
-        _at_least_one(f"`{p.step.path}` over", p.placement.streams, "streams", p.step.loc)
-    if isinstance(p.placement, Sms):
-        _at_least_one(f"`{p.step.path}` on", p.placement.count, "SMs", p.step.loc)
-        _at_least_one(f"`{p.step.path}` in", p.placement.stages, "stages", p.step.loc)
-        _at_least_one(f"`{p.step.path}` with", p.placement.warps, "warps", p.step.loc)
-        warps = p.placement.warps
-        if warps & (warps - 1):
+    placement, loc = p.placement, p.step.loc
+    if isinstance(placement, (CopyEngine, Library)):
+        _at_least_one(f"`{p.step.path}` over", placement.streams, "streams", loc)
+    if isinstance(placement, Sms):
+        _at_least_one(f"`{p.step.path}` on", placement.count, "SMs", loc)
+        _at_least_one(f"`{p.step.path}` in", placement.stages, "stages", loc)
+        _at_least_one(f"`{p.step.path}` with", placement.warps, "warps", loc)
+        if _no_power_of_two(placement.warps):
             raise TilelinkError(
                 "TL320",
-                f"the schedule has `{p.step.path}` with {warps} warps",
-                loc=p.step.loc,
+                f"the schedule has `{p.step.path}` with {placement.warps} warps",
+                loc=loc,
                 why="Triton takes a power of two",
-                hint=f"use {1 << (warps.bit_length() - 1)} or {1 << warps.bit_length()}",
+                hint=_powers_around(placement.warps),
             )
+
+
+def _no_power_of_two(size: int) -> bool:
+    return size & (size - 1) != 0
+
+
+def _powers_around(size: int) -> str:
+    return f"use {1 << (size.bit_length() - 1)} or {1 << size.bit_length()}"
 
 
 def _at_least_one(what: str, number: int | None, unit: str, loc: Loc) -> None:
@@ -168,8 +181,7 @@ def _at_least_one(what: str, number: int | None, unit: str, loc: Loc) -> None:
 
 def _check_tiles(p: Placed) -> None:
     known = {a.dim for b in p.step.bindings for a in b.view}
-    tile = p.placement.tile if not isinstance(p.placement, Fused) else ()
-    for dim, size in tile:
+    for dim, size in p.placement.tile:
         if dim not in known:
             raise TilelinkError(
                 "TL315",
@@ -178,22 +190,43 @@ def _check_tiles(p: Placed) -> None:
                 why=f"its dimensions are {', '.join(sorted(d for d in known if not d.startswith('_')))}",
                 hint="name one of them",
             )
-        if p.step.program.copy_program is None and size & (size - 1) and not isinstance(p.placement, Library):
+        if p.step.moves is None and _no_power_of_two(size) and not isinstance(p.placement, Library):
             raise TilelinkError(
                 "TL314",
                 f"a tile of {size} along `{dim}` of `{p.step.path}` is not a power of two",
                 loc=p.step.program.loc,
                 why="the shape of a Triton block is made of powers of two",
-                hint=f"use {1 << (size.bit_length() - 1)} or {1 << size.bit_length()}",
+                hint=_powers_around(size),
             )
 
 
-def _check_fused(p: Placed, placed: tuple[Placed, ...], wiring: Wiring) -> None:
-    assert isinstance(p.placement, Fused)
-    if p.placement.into not in [s.path for s in wiring.steps]:
-        raise _no_step(f"`{p.step.path}` is to be fused into `{p.placement.into}`", wiring)
-    host = next(q for q in placed if q.step.path == p.placement.into)
-    if isinstance(host.placement, Library):
-        raise _refuse(p, "a library function ends without giving its tile away", "place it on SMs")
-    if hosts(placed)[p.step.path] not in [q.step.path for q in placed if not isinstance(q.placement, Fused)]:
-        raise _refuse(p, "programs that are fused into one another have no workers", "place one of them on SMs")
+# ---------------------------------------------------------------------------------------------------------------- networks
+def check_network(plan: Plan) -> None:
+    """Where a network lies between ranks, steps put from memory, with their signals, and do nothing else there.
+
+    Raises:
+        TilelinkError: TL330, a step that reads from other ranks, or stores to them what is in registers.
+    """
+    for s in plan.steps:
+        axis, moves = plan.topology.axis(s.axis), s.step.moves
+        if axis.reach != "network" or axis.size == 1:
+            continue
+        if moves is not None and reads_remote(s, moves[0].param, plan.wiring.tensor(moves[0].tensor)):
+            hint = "let it push (push=True)"
+            raise _away(s.step.loc, f"`{s.path}` pulls from ranks that are reached over a network only", hint)
+        if moves is not None and s.into is not None and crosses(s, moves[1].param):
+            what = (
+                f"`{s.path}` pushes tiles of `{s.into}` out of registers to ranks that are reached over a network only"
+            )
+            raise _away(
+                s.step.loc, what, "give it workers of its own, which put what lies in memory: sms(2, push=True)"
+            )
+        for op in walk(s.step.program.body) if moves is None else ():
+            if isinstance(op, Store) and crosses(s, op.param):
+                hint = "store the tile, and let a copy program of its own push it"
+                raise _away(op.loc, f"`{s.path}` stores to ranks that are reached over a network only", hint)
+
+
+def _away(loc: Loc, message: str, hint: str) -> TilelinkError:
+    why = "a network takes puts: contiguous memory of this rank, copied to another"
+    return TilelinkError("TL330", message, loc=loc, why=why, hint=hint)

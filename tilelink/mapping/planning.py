@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
-from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan
+from tilelink.ir.plan import Layout, Plan, StepPlan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Wiring
-from tilelink.mapping import credits, kernels, protocols
-from tilelink.mapping.aliases import with_aliases
-from tilelink.mapping.buffers import buffers_of
-from tilelink.mapping.deferred import with_deferred
-from tilelink.mapping.epilogues import with_subtiles
+from tilelink.mapping import protocols
+from tilelink.mapping.buffers import buffers_of, with_aliases
+from tilelink.mapping.epilogues import epilogue, with_deferred, with_subtiles
+from tilelink.mapping.grids import lineage_of, moved_tiles, split_over, standing, stored_tiles
+from tilelink.mapping.kernels import assign, host_steps
 from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
-from tilelink.mapping.placement import as_called, place
-from tilelink.mapping.placement_rules import check_placements, check_schedule
-from tilelink.mapping.remote import check_network
-from tilelink.mapping.sequence import host_steps
+from tilelink.mapping.placement import Placed, as_called, directed, hosts, place
+from tilelink.mapping.placement_rules import check_network, check_placements, check_schedule
 from tilelink.mapping.signals import matched
-from tilelink.mapping.steps import plan_steps
 
 
 def make_plan(
@@ -45,68 +43,6 @@ def make_plan(
             who hears it.
     """
     _check_names(wiring)
-    _check_results(wiring)
-    check_schedule(wiring, schedule)
-    placed = place(wiring, topology, schedule, sizes)
-    check_placements(wiring, placed, topology)
-    wiring, placed = as_called(wiring, placed)
-    steps = plan_steps(wiring, placed, env_of(sizes, topology, 0))
-    check_owners(wiring, steps, dict(sizes), topology.ranks)
-    check_network(wiring, steps, topology)
-    where = kernels.assign(wiring, steps, topology)
-    workers = {path: n for k in where.kernels for path, n in k.roles}
-    steps = tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in steps)
-    # Parts get no longer with the rank's coordinates.
-    found = matched(wiring, schedule, steps, where, env_of(sizes, topology, topology.ranks - 1))
-    steps = with_deferred(wiring, steps, placed, where.kernels, found.signals, sizes, topology)
-    buffers = buffers_of(wiring, steps, layouts, schedule.slots)
-    steps = with_subtiles(steps, found.signals)
-    if len(wiring.axes) == 1:
-        steps = with_aliases(wiring, steps, found.channels, layouts, sizes, topology.ranks)
-    plan = Plan(
-        wiring=wiring,
-        topology=topology,
-        schedule=schedule,
-        sizes=tuple(sizes.items()),
-        layouts=tuple(layouts.items()),
-        steps=steps,
-        buffers=buffers,
-        channels=found.channels,
-        signals=found.signals,
-        credits=(),
-        kernels=where.kernels,
-        host=host_steps(wiring, where, steps, found, buffers),
-        notes=_notes(steps, found.signals, buffers),
-        tables=tables(steps, topology, sizes),
-    )
-    plan = replace(plan, credits=credits.derive(plan))
-    plan = replace(plan, epoch_signalled=protocols.epoch_signalled(plan))
-    return replace(plan, ll=protocols.by_ll(plan))
-
-
-def _check_names(wiring: Wiring) -> None:
-    """Sizes, and what is copied from the users' modules, keep their names in formulas and files."""
-    along = {sym.name for axis in wiring.axes for sym in (rank_along(axis), ranks_along(axis))}
-    for name in wiring.sizes:
-        if name in ("t", "rank", "RANKS", *along) or name.endswith(("_begin", "_end")) or PLANNED.fullmatch(name):
-            raise _taken(
-                f"a size called `{name}`", name, wiring.loc, "give the dimension another name in the signature"
-            )
-    for program in (s.program for s in wiring.steps):
-        copied = {"helper": [h.name for h in program.helpers], "constant": [n for n, _ in program.globals]}
-        for kind, names in copied.items():
-            for name in names:
-                if name in OF_EVERY_FILE | OF_EVERY_FUNCTION or PLANNED.fullmatch(name):
-                    raise _taken(f"a {kind} called `{name}`", name, program.loc, f"give the {kind} another name")
-
-
-def _taken(message: str, name: str, loc: Loc, hint: str) -> TilelinkError:
-    return TilelinkError(
-        "TL319", message, loc=loc, why=f"`{name}` means something of its own in plans and emitted files", hint=hint
-    )
-
-
-def _check_results(wiring: Wiring) -> None:
     for name in wiring.results:
         if not wiring.producers(name):
             raise TilelinkError(
@@ -116,16 +52,131 @@ def _check_results(wiring: Wiring) -> None:
                 why="results are fresh tensors, which the operator's tile programs write",
                 hint="return what a program returns",
             )
+    check_schedule(wiring, schedule)
+    placed = place(wiring, topology, schedule, sizes)
+    check_placements(wiring, placed, topology)
+    wiring, placed = as_called(wiring, placed)
+    steps = _steps(wiring, placed, env_of(sizes, topology, 0))
+    plan = Plan(
+        wiring=wiring,
+        topology=topology,
+        schedule=schedule,
+        sizes=tuple(sizes.items()),
+        layouts=tuple(layouts.items()),
+        steps=steps,
+        buffers=(),
+        channels=(),
+        signals=(),
+        credits=(),
+        kernels=(),
+        host=(),
+    )
+    check_owners(plan)
+    check_network(plan)
+    plan = replace(plan, kernels=assign(plan))
+    workers = {path: n for k in plan.kernels for path, n in k.roles}
+    plan = replace(plan, steps=tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in steps))
+    signals, channels = matched(plan)
+    plan = replace(plan, signals=signals, channels=channels)
+    plan = replace(plan, steps=with_deferred(plan, placed))
+    plan = replace(plan, buffers=buffers_of(plan))
+    plan = replace(plan, steps=with_subtiles(plan))
+    if len(wiring.axes) == 1:
+        plan = replace(plan, steps=with_aliases(plan))
+    plan = replace(plan, host=host_steps(plan), notes=tuple(_notes(plan)), tables=tables(plan))
+    plan = replace(plan, credits=protocols.credits(plan))
+    plan = replace(plan, epoch_signalled=protocols.epoch_signalled(plan))
+    return replace(plan, ll=protocols.by_ll(plan))
 
 
-def _notes(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...], buffers: tuple[Buffer, ...]) -> tuple[str, ...]:
-    out = [
-        f"{s.path}: {type(s.op).__name__.lower()} on `{s.op.param}` needs no signal ({s.reason})"
-        for s in signals
-        if s.action == "elided"
+def _notes(plan: Plan) -> Iterator[str]:
+    for s in plan.signals:
+        if s.action == "elided":
+            yield f"{s.path}: {type(s.op).__name__.lower()} on `{s.op.param}` needs no signal ({s.reason})"
+    for b in plan.buffers:
+        if b.staged:
+            yield f"argument `{b.tensor}` is read by peers: copied to a symmetric slot on entry"
+    for s in plan.steps:
+        yield from (f"{s.path}: this rank's own part of `{i.tensor}` is read in `{i.source}`" for i in s.in_place)
+
+
+def _check_names(wiring: Wiring) -> None:
+    """Sizes, and what is copied from the users' modules, keep their names in formulas and files."""
+    along = {sym.name for axis in wiring.axes for sym in (rank_along(axis), ranks_along(axis))}
+    hint = "give the dimension another name in the signature"
+    taken = [
+        (f"a size called `{name}`", name, wiring.loc, hint)
+        for name in wiring.sizes
+        if name in ("t", "rank", "RANKS", *along) or name.endswith(("_begin", "_end")) or PLANNED.fullmatch(name)
     ]
-    out += [f"argument `{b.tensor}` is read by peers: copied to a symmetric slot on entry" for b in buffers if b.staged]
-    out += [
-        f"{s.path}: this rank's own part of `{i.tensor}` is read in `{i.source}`" for s in steps for i in s.in_place
-    ]
-    return tuple(out)
+    for program in (s.program for s in wiring.steps):
+        copied = [("helper", h.name) for h in program.helpers] + [("constant", name) for name, _ in program.globals]
+        taken += [
+            (f"a {kind} called `{name}`", name, program.loc, f"give the {kind} another name")
+            for kind, name in copied
+            if name in OF_EVERY_FILE | OF_EVERY_FUNCTION or PLANNED.fullmatch(name)
+        ]
+    for message, name, loc, hint in taken:
+        why = f"`{name}` means something of its own in plans and emitted files"
+        raise TilelinkError("TL319", message, loc=loc, why=why, hint=hint)
+
+
+# ------------------------------------------------------------------------------------------------------------------ steps
+def _steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.Number]) -> tuple[StepPlan, ...]:
+    """Every step with its grid and order; fused steps follow their host's. `env`: sizes, and how many ranks there are.
+
+    Raises:
+        TilelinkError: of what is fused, TL316 tiles that are not its host's, TL325 pieces of them, TL332 another axis of ranks.
+    """
+    host_of = hosts(placed)
+    plans: dict[str, StepPlan] = {}
+    for p in placed:
+        if host_of[p.step.path] == p.step.path:
+            followers = [q for q in placed if q.step.path != p.step.path and host_of[q.step.path] == p.step.path]
+            forced = _forced_cuts(wiring, p, followers) | _pulled_cuts(wiring, placed, p)
+            plans[p.step.path] = standing(wiring, p, forced, env)
+    for p in placed:
+        host = host_of[p.step.path]
+        if host != p.step.path:
+            plans[p.step.path] = epilogue(wiring, placed, p, plans[host])
+    ordered = [plans[p.step.path] for p in placed]
+    forwarded = {tensor for s in ordered for tensor in s.forwarded}
+    # A copy program need not move what is forwarded; but a pull is for tiles of other ranks anyway: what it brings is read from
+    # memory, also this rank's own.
+    return tuple(
+        replace(
+            s,
+            fused=tuple(q.path for q in ordered if q.into == s.path),
+            skip_own=bool(s.push) and s.step.moved_to in forwarded,
+        )
+        for s in ordered
+    )
+
+
+def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> frozenset[int]:
+    """Axes of the host's domain that must end at rank borders because a fused program's do."""
+    lineage = lineage_of(host.step, wiring.steps) if followers else {}
+    forced: set[int] = set()
+    for q in followers:
+        dims = q.step.program.signature.global_dims()
+        for tensor, v in ((wiring.tensor(b.tensor), v) for b in q.step.bindings for v in b.view):
+            found = None if v.axis is None else lineage.get((tensor.name, v.axis))
+            # A fused program that runs for own rows only needs whole parts as well.
+            if found is not None and (v.dim in dims or split_over(tensor, v) == q.step.axis):
+                forced.add(found)
+    return frozenset(forced)
+
+
+def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> frozenset[int]:
+    """Axes along which others pull what the step makes: a tile that one rank waits for may not reach into two parts."""
+    made = moved_tiles(host.step) if host.step.moves is not None else stored_tiles(host.step)
+    forced: set[int] = set()
+    for q in placed:
+        if q.step.moves is None or directed(wiring, q)[1] or q.step.axis != host.step.axis:
+            continue
+        source, target = (b.tensor for b in q.step.moves)
+        for v, w in q.step.moved_axes:
+            split = split_over(wiring.tensor(target), w) == q.step.axis
+            if v.axis is not None and split and (source, v.axis) in made:
+                forced.add(made[(source, v.axis)])
+    return frozenset(forced)

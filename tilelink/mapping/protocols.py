@@ -1,18 +1,51 @@
-"""How signals of a call travel: whether by the number of the call instead of counts, and which tensors beside their data (LL)."""
+"""What the signals of a call spare: credits that they imply, counts where the number of the call does, and flags of tensors
+whose data carry it (LL)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from tilelink.ir import formula as F
+from tilelink.ir.lowered import ENTERED, READY
 from tilelink.ir.partition import Channel
-from tilelink.ir.plan import COPIES, LL_DATA, LL_MOST, CallEntry, Plan, StepPlan
+from tilelink.ir.plan import COPIES, LL_DATA, LL_MOST, CallEntry, Credit, Plan, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries
+from tilelink.mapping.lower import lower
+from tilelink.proof.calls import hearing
+from tilelink.proof.table import Array, Table
+
+
+def credits(plan: Plan) -> tuple[Credit, ...]:
+    """When a slot may be written again: one credit per symmetric buffer.
+
+    With two or more slots, a rank that in each call waits for something of every rank knows on entry to call e that
+    every rank has entered call e - 1 and so has left call e - 2: the ready signals imply the credit. A rank without rows
+    sends none, and with one slot nothing does.
+    """
+    taken = tuple(Credit(b.tensor, None) for b in plan.buffers if b.shared)
+    if plan.unverified or not taken or plan.schedule.slots == 1:
+        return taken
+    table = Table.of(lower(replace(plan, credits=taken), text=False))
+    # Those flags that say that a call has begun, or that what is staged is there, are waited for by arguments.
+    ready = [plan.step(s.path).step.binding(s.op.param).tensor for s in plan.signals if s.action == "ready"]
+    staged = {name: plan.buffer(name).staged for name in dict.fromkeys(ready)}
+    tensors = {flags: " and ".join(n for n in staged if staged[n] == (flags == READY)) for flags in (READY, ENTERED)}
+    there = {f.name for f in table.lowered.flags}
+    heard: dict[str, Array] = {}
+    for flags, tensor in (tensors | {c.name: c.tensor for c in plan.channels}).items():
+        if tensor and flags in there:
+            heard[tensor] = hearing(table, flags)
+            if heard[tensor].all():
+                return tuple(replace(c, implied_by=tensor) for c in taken)
+    # One tensor's signals let every rank hear from every rank in each call, or those of several together.
+    together = heard and np.logical_or.reduce([*heard.values()]).all()
+    return tuple(replace(c, implied_by=" and ".join(heard) if together else None) for c in taken)
 
 
 def epoch_signalled(plan: Plan) -> bool:
@@ -74,31 +107,24 @@ def _fits(plan: Plan, tensor: str) -> bool:
     uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
     if any(s.engine.by == "stream" or s.in_place or tensor in s.forwarded or s.subtiles > 1 for s, _ in uses):
         return False
-    return all(
-        _says_itself(plan, s, param) if s.step.program.copy_program is None else _moved(plan, s, param)
-        for s, param in uses
-    )
+    return all(_moved(plan, s, param) if s.copies else _says_itself(plan, s, param) for s, param in uses)
 
 
 def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
     """Whether workers push a tensor to the ranks that hold it, or take their own instance of it, by panels of whole words."""
-    copy_program, tensor = step.step.program.copy_program, plan.wiring.tensor(step.step.binding(param).tensor)
-    assert copy_program is not None
-    if step.engine.by != "kernel" or step.skip_own or step.push != (param == copy_program.destination):
+    binding, moves = step.step.binding(param), step.step.moves
+    tensor, last = plan.wiring.tensor(binding.tensor), len(plan.wiring.tensor(binding.tensor).axes) - 1
+    if step.engine.by != "kernel" or step.skip_own or moves is None or step.push != (param == moves[1].param):
         return False
-    if not step.push and tensor.names_holders(step.step.binding(param).view):
+    if not step.push and tensor.names_holders(binding.view):
         return False
-    return ITEM_BYTES[tensor.dtype] == LL_DATA or _even(plan, step, param)
-
-
-def _even(plan: Plan, step: StepPlan, param: str) -> bool:
-    """Whether a copy program's tiles begin and end at even positions of the tensor's last axis."""
-    binding = step.step.binding(param)
-    axes = plan.wiring.tensor(binding.tensor).axes
-    g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == len(axes) - 1), None)
+    # Tiles of smaller elements begin and end at even positions of the tensor's last axis.
+    g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == last), None)
+    if ITEM_BYTES[tensor.dtype] == LL_DATA:
+        return True
     if g is None or g.kind not in ("plain", "cut", "mine") or (g.tile or 0) % 2:
         return False
-    split = g.kind != "plain" or axes[-1].split is not None
+    split = g.kind != "plain" or tensor.axes[last].split is not None
     lengths = (g.size, g.part) if split else (g.size,)
     return not any(int(F.evaluate(n, plan.env(rank))) % 2 for n in lengths for rank in range(plan.topology.ranks))
 

@@ -1,4 +1,5 @@
-"""Signal matching: which waits and notifies belong together, and which tiles of its step's domain each of them names."""
+"""Signal matching: which waits and notifies belong together, which tiles of its step's domain each of them names, and which
+steps touch other ranks' local tensors."""
 
 from __future__ import annotations
 
@@ -7,10 +8,27 @@ from functools import cached_property
 
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, Gather, Holder, IndexEntry, Notify, OfTile, Wait, Whole, walk
+from tilelink.ir.program import At, Gather, Holder, IndexEntry, Notify, OfTile, Store, Wait, Whole, walk
 from tilelink.ir.wiring import TensorDecl, Wiring, entry_on, indexed
 from tilelink.mapping.libraries import RUN, axis_of, tiled
-from tilelink.mapping.remote import crosses, reads_remote
+
+
+def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
+    """Whether the step reads instances of other ranks: only a pulling copy program does."""
+    copy_program = s.step.program.copy_program
+    if copy_program is None or s.push or copy_program.source != param:
+        return False
+    # A program that sees one part or slice alone sees its own.
+    view = s.step.binding(param).view
+    return any(v.axis is None or (tensor.axes[v.axis].over == s.axis and not v.local) for v in view)
+
+
+def crosses(s: StepPlan, param: str) -> bool:
+    """Whether the step writes instances of other ranks."""
+    copy_program = s.step.program.copy_program
+    if copy_program is not None:
+        return bool(s.push) and param == copy_program.destination
+    return any(isinstance(op, Store) and op.to == "holders" and op.param == param for op in walk(s.step.program.body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +49,7 @@ class Match:
         names on axis `a`, or a position; None: it waits for all."""
         s = self.consumer
         view = s.step.binding(self.wait.param).view
-        if s.step.program.copy_program is not None:
+        if s.copies:
             return next((s.grid[k] for k, v in enumerate(view) if v.axis == a), None)
         names = tiled(s.step, self.wait.param, self.wait.index, runs=s.by_panels)
         for (v, e), name in zip(indexed(s.step, self.wait.param, self.wait.index), names, strict=True):
@@ -42,7 +60,7 @@ class Match:
     @property
     def as_a_whole(self) -> bool:
         """Whether the consumer takes its tiles as wholes: its wait says no more than which tile."""
-        return self.consumer.step.program.copy_program is not None or self.consumer.library is not None
+        return self.consumer.copies or self.consumer.library is not None
 
     def by_tile(self, a: int) -> bool:
         """Whether the wait is for less than all of axis `a`."""
@@ -109,25 +127,22 @@ class Matching:
         a tile."""
         if any(self.tensor.split_over(m.producer.axis) for m in self.matches):
             return None
-        found = {self._own_part(m) for m in self.matches}
+        found: set[int | None] = set()
+        for m in self.matches:
+            view = m.consumer.step.binding(m.wait.param).view if self.pulls(m) else ()
+            own = (
+                v.axis for v, g in zip(view, m.consumer.grid, strict=False) if v.axis is not None and g.kind == "mine"
+            )
+            found.add(next(own, None))
         return found.pop() if len(found) == 1 else None
-
-    def _own_part(self, m: Match) -> int | None:
-        """The axis along which a step pulls its own part."""
-        if not self.pulls(m):
-            return None
-        grid = zip(m.consumer.step.binding(m.wait.param).view, m.consumer.grid, strict=True)
-        return next((v.axis for v, g in grid if v.axis is not None and g.kind == "mine"), None)
 
 
 # -------------------------------------------------------------------------------------------------------- what is named
 def notify_entry(s: StepPlan, notify: Notify, a: int) -> tuple[IndexEntry, GridAxis | None]:
     """The notify's index on tensor axis `a`, and the partition of the domain that it names, if it is a tile of it."""
-    if s.step.program.copy_program is not None:
-        for k, v in enumerate(s.step.binding(notify.param).view):
-            if v.axis == a:
-                return OfTile(str(k)), s.grid[k]
-        return Whole(), None
+    if s.copies:
+        view = s.step.binding(notify.param).view
+        return next(((OfTile(str(k)), s.grid[k]) for k, v in enumerate(view) if v.axis == a), (Whole(), None))
     entry = entry_on(s.step, notify.param, notify.index, a) or Whole()
     return entry, domain_axis(s, entry)
 
@@ -149,26 +164,18 @@ def _position(entry: IndexEntry) -> str | None:
 
 def own_names(s: StepPlan) -> frozenset[str]:
     """What a program calls its own coordinate by asking whose a tile of its domain is, where all of these are this rank's."""
-    return frozenset(op.name for op in walk(s.step.program.body) if isinstance(op, Holder) and _is_own(s, op))
-
-
-def _is_own(s: StepPlan, op: Holder) -> bool:
-    for v, e in indexed(s.step, op.param, op.index):
-        if v.axis is not None and v.split == "R" and not v.local:
-            found = _named_axis(s, e)
-            return found is not None and found.kind in ("mine", "own")
-    return False
+    found: set[str] = set()
+    for op in (op for op in walk(s.step.program.body) if isinstance(op, Holder)):
+        split = (e for v, e in indexed(s.step, op.param, op.index) if v.by_parts and v.split == "R")
+        grid = next((_named_axis(s, e) for e in split), None)
+        if grid is not None and grid.kind in ("mine", "own"):
+            found.add(op.name)
+    return frozenset(found)
 
 
 def _named_axis(s: StepPlan, entry: IndexEntry) -> GridAxis | None:
+    """Of positions, axes alone that are walked singly, also those of a part that is counted from its own begin."""
     if isinstance(entry, OfTile):
         return next((g for g in s.grid if g.var == entry.var), None)
-    if isinstance(entry, At):
-        name = _position(entry)
-        return next((g for g in s.grid if g.var == name and _of_one(g)), None)
-    return None
-
-
-def _of_one(grid: GridAxis) -> bool:
-    """Whether a position names a tile: axes that are walked singly, also those of a part that is counted from its own begin."""
-    return grid.kind in ("unit", "own", "mine") or (grid.kind == "plain" and grid.tile == 1)
+    at = [g for g in s.grid if g.kind in ("unit", "own", "mine") or (g.kind == "plain" and g.tile == 1)]
+    return next((g for g in at if g.var == _position(entry)), None) if isinstance(entry, At) else None

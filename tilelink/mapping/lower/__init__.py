@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tilelink.ir.lowered import STAGE, Buffer, Lowered
 from tilelink.ir.plan import MAIN, CallEntry, Plan
-from tilelink.ir.plan import Buffer as Memory
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.mapping.lower.call import Call
 
@@ -13,7 +12,13 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
     """What a plan means. What raw pointers do (`Plan.unverified`) has no ops. `text`: with its `parts`, which are for text."""
     call = Call(plan, text)
     call.run()
-    buffers = [_buffer(plan, b) for b in plan.buffers]
+    bound = [(b.tensor, s.step.program.param(b.param).shape.written) for s in plan.steps for b in s.step.bindings]
+    buffers: list[Buffer] = []
+    for b in plan.buffers:
+        tensor = plan.wiring.tensor(b.tensor)
+        axes = tuple(a.name for a in tensor.axes if not a.own_slice)
+        written = next((w for w in ("partial", "once") if (b.tensor, w) in bound), None)
+        buffers.append(Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots, axes, written, tensor.loc))
     staged = [
         Buffer(f"{b.tensor}{STAGE}", b.stage, b.dtype, "symmetric", b.slots)
         for b in plan.buffers
@@ -37,16 +42,6 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
         entry=kernels[0] if kernels else "",
         exit=kernels[-1] if kernels and not plan.epoch_signalled else "",
     )
-
-
-def _buffer(plan: Plan, b: Memory) -> Buffer:
-    tensor = plan.wiring.tensor(b.tensor)
-    axes = tuple(a.name for a in tensor.axes if not a.own_slice)
-    declared = {
-        s.step.program.param(x.param).shape.written for s in plan.steps for x in s.step.bindings if x.tensor == b.tensor
-    }
-    written = next((w for w in ("partial", "once") if w in declared), None)
-    return Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots, axes, written, tensor.loc)
 
 
 __all__ = ["lower"]

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tilelink.ir import formula as F
+from tilelink.ir import lowered as L
 from tilelink.ir import plan as H
-from tilelink.ir.formula import Sym
-from tilelink.ir.lowered import (
-    ENTERED,
-    LEFT,
-    READY,
-    STAGE,
-    Await,
-    Copy,
-    Executor,
-    Flags,
-    For,
-    If,
-    Op,
-    Opaque,
-    Part,
-    Read,
-    Signal,
-    Tiles,
-    Write,
-    walk,
-)
+from tilelink.ir import program as P
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import ENTERED, LEFT, READY, STAGE, Executor, Flags, Op, Part, Tiles, walk
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import is_raw
 from tilelink.ir.schedule import HOST, WORKERS, Engine
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import Tables, copied, stream_loop
 from tilelink.mapping.lower.frame import RANK, Frame, segments, under
+from tilelink.mapping.lower.lanes import Interval
 from tilelink.mapping.lower.library import called
-from tilelink.mapping.lower.parts import part_of
 from tilelink.mapping.lower.programs import Body
 from tilelink.mapping.lower.signals import flags_of
+from tilelink.mapping.lower.signals import said as said_of
 
 RANKS = ranks_along()
 
@@ -59,24 +44,30 @@ class Call:
         for step in self.plan.host:
             self._step(step)
         ops = (op for e in self.executors for loop in e.loops for op in walk(loop.body))
-        for name in [op.flags for op in ops if isinstance(op, Await) and op.flags not in self.flags]:
+        for name in [op.flags for op in ops if isinstance(op, L.Await) and op.flags not in self.flags]:
             self.flags[name] = Flags(name, RANKS, style="epoch")  # nobody tells
 
     def _step(self, h: H.HostStep) -> None:
         heads, plan = self.heads, self.plan
         if isinstance(h, H.CallEntry):
-            self._host("call_entry", self._call_entry())
+            # Tell all; take the credits: who has entered the call behind the one that used the slots has left that one.
+            credits = L.For("pe", RANKS, (L.Await(ENTERED, Sym("pe"), plan.schedule.slots - 1),))
+            implied = all(c.implied_by is not None for c in plan.credits)
+            self._host("call_entry", (self._tell(ENTERED),) if implied else (self._tell(ENTERED), credits))
         elif isinstance(h, H.Stage):
-            self._host(h.executor, (*(self._staged(t) for t in h.tensors), self._tell(READY)))
+            # What an argument has of its shard: the last ranks may have less than there is room for.
+            boxes = {tensor: tuple((F.of(0), e) for e in plan.buffer(tensor).extents) for tensor in h.tensors}
+            staged = (L.Copy(L.Read(n, RANK, box), L.Write(f"{n}{STAGE}", RANK, box)) for n, box in boxes.items())
+            self._host(h.executor, (*staged, self._tell(READY)))
         elif isinstance(h, H.CallExit):
-            self._host("call_exit", (self._tell(LEFT), For("pe", RANKS, (Await(LEFT, Sym("pe")),))))
+            self._host("call_exit", (self._tell(LEFT), L.For("pe", RANKS, (L.Await(LEFT, Sym("pe")),))))
         elif isinstance(h, H.Fork):
             heads[h.stream] = (*heads.get(h.stream, ()), *heads[H.MAIN])
         elif isinstance(h, H.Join):
             heads[H.MAIN] = (*heads[H.MAIN], *heads.get(h.stream, ()))
         elif isinstance(h, H.Keep):
             loop = stream_loop(Frame(plan, plan.step(h.path)), self.tables, own=True, others=False, kept=True)
-            self._start(H.MAIN, h.executor, plan.step(h.path).engine, loop)
+            self._start(h.executor, plan.step(h.path).engine, loop)
         elif isinstance(h, H.Transfer):
             self._transfer(h, plan.step(h.path))
         else:
@@ -98,7 +89,7 @@ class Call:
         warps = kernel.options.num_warps
         first = len(self.executors)
         for step in map(self.plan.step, (path for path, _ in kernel.roles if self.text)):
-            self.parts += [part_of(self.plan, s) for s in (step, *map(self.plan.step, step.fused))]
+            self.parts += [_part(self.plan, s) for s in (step, *map(self.plan.step, step.fused))]
         for path, workers in kernel.beside:
             self.executors.append(
                 Executor(path, self.plan.step(path).engine, self._role(path), after, workers or 1, kernel.name, warps)
@@ -113,82 +104,120 @@ class Call:
         plan, step = self.plan, self.plan.step(path)
         frame = Frame(plan, step)
         body, lets = _ops(frame), [*frame.lets]
-        deferred: list[StepPlan] = []
+        behind: list[Tiles] = []
         for epilogue in (plan.step(f) for f in step.fused):
-            if epilogue.deferred:
-                body = (*body, *self._made(step, epilogue))
-                deferred.append(epilogue)
+            theirs = Frame(plan, epilogue, step)
+            said = f"a program that runs for the tiles of `{epilogue.into}`, into which it is fused"
+            found = under(theirs.tests, _ops(theirs), said)
+            if found and epilogue.subtiles > 1:
+                found = (L.For(theirs.subtile, F.of(epilogue.subtiles), found),)
+            if not epilogue.deferred:
+                body, lets = (*body, *found), [*lets, *theirs.lets]
                 continue
-            theirs = Frame(plan, epilogue, step)
-            body = (*body, *_subtiles(theirs))
-            lets += theirs.lets
-        loops = [_tiles(frame, under(frame.tests, body), lets)]
-        for epilogue in deferred:
-            theirs = Frame(plan, epilogue, step)
-            first = step.total - epilogue.own_tiles(step)
+            # A mainloop step says of a tile of the local shard that it is made; the flag is the epilogue's work index.
+            made, grid, tiles = f"made.{epilogue.path}", step.grid[epilogue.own_axis or 0], epilogue.own_tiles(step)
+            self.flags[made] = Flags(made, tiles, style="epoch", scope="gpu")
+            owner = grid.begin(Sym(f"i{epilogue.own_axis or 0}")) // grid.part
+            first = step.total - tiles
+            told = L.Signal(made, Sym("t") - first, RANK, RANK_AXIS)
+            body = (*body, L.If(F.binary("==", owner, epilogue.rank), (told,)))
             order = tuple((n, F.substitute(v, {"t": first + Sym("t")})) for n, v in step.order)
-            waits: tuple[Op, ...] = (Await(_made(epilogue), Sym("t")),)
-            found = (*waits, *_subtiles(theirs))
-            loop = frame.loop(found, epilogue.own_tiles(step), order, (*frame.lets, *theirs.lets))
-            loops.append(replace(loop, path=epilogue.path, loc=epilogue.step.loc))
-        return tuple(loops)
+            waited: tuple[Op, ...] = (L.Await(made, Sym("t")), *found)
+            loop, names = frame.loop(waited), (*frame.lets, *theirs.lets)
+            behind.append(
+                replace(loop, path=epilogue.path, total=tiles, order=order, lets=names, loc=epilogue.step.loc)
+            )
+        body = under(frame.tests, body)
+        # Of a run-time split any one tile stands for all: its index counts for nothing. Its table is read before the first tile.
+        names = dict.fromkeys(g.table for g in (*step.grid, *step.loops) if g.table is not None)
+        tables = tuple(op for name in names for op in frame.whole(name))
+        one: dict[str, F.Like] = {f"{name}_tiles": F.of(1) for name in names}
+        order = tuple((n, F.substitute(v, one)) for n, v in step.order)
+        by_data = next((segments(g) for g in step.grid if g.kind == "table"), None)
+        loop, total = frame.loop((*tables, *body)), F.substitute(step.total, one)
+        return replace(loop, total=total, order=order, lets=tuple(lets), by_data=by_data), *behind
 
-    def _made(self, step: StepPlan, epilogue: StepPlan) -> tuple[Op, ...]:
-        """A mainloop step says of a tile of the local shard that it is made; the flag is the epilogue's work index."""
-        name, grid = _made(epilogue), step.grid[epilogue.own_axis or 0]
-        self.flags[name] = Flags(name, epilogue.own_tiles(step), style="epoch", scope="gpu")
-        owner = grid.begin(Sym(f"i{epilogue.own_axis or 0}")) // grid.part
-        index = Sym("t") - (step.total - epilogue.own_tiles(step))
-        return (If(F.binary("==", owner, epilogue.rank), (Signal(name, index, RANK, RANK_AXIS),)),)
-
-    # ----------------------------------------------------------------------------------------------------- call entry
     def _host(self, name: str, body: tuple[Op, ...]) -> None:
-        self._start(H.MAIN, name, HOST, Tiles(name, F.of(1), (), (), (), body))
+        self._start(name, HOST, Tiles(name, F.of(1), (), (), (), body))
 
-    def _start(self, stream: int, name: str, engine: Engine, loop: Tiles) -> None:
-        self.executors.append(Executor(name, engine, (loop,), self.heads[stream]))
-        self.heads[stream] = (name,)
+    def _start(self, name: str, engine: Engine, loop: Tiles) -> None:
+        """On the main stream."""
+        self.executors.append(Executor(name, engine, (loop,), self.heads[H.MAIN]))
+        self.heads[H.MAIN] = (name,)
 
     def _tell(self, name: str) -> Op:
         self.flags[name] = Flags(name, RANKS, style="epoch")
-        return Signal(name, RANK, None, RANK_AXIS)
-
-    def _call_entry(self) -> tuple[Op, ...]:
-        """Tell all; take the credits: who has entered the call behind the one that used the slots has left that one."""
-        told = self._tell(ENTERED)
-        if all(c.implied_by is not None for c in self.plan.credits):
-            return (told,)
-        return told, For("pe", RANKS, (Await(ENTERED, Sym("pe"), self.plan.schedule.slots - 1),))
-
-    def _staged(self, tensor: str) -> Op:
-        # What an argument has of its shard: the last ranks may have less than there is room for.
-        frame_box = tuple((F.of(0), e) for e in self.plan.buffer(tensor).extents)
-        return Copy(Read(tensor, RANK, frame_box), Write(f"{tensor}{STAGE}", RANK, frame_box))
-
-
-def _made(epilogue: StepPlan) -> str:
-    return f"made.{epilogue.path}"
+        return L.Signal(name, RANK, None, RANK_AXIS)
 
 
 def _ops(frame: Frame) -> tuple[Op, ...]:
+    """One tile of the step's."""
     program = frame.step.step.program
     if is_raw(program):
-        return (Opaque(frame.step.step.loc),)
-    return copied(frame) if program.copy_program is not None else Body(frame).ops(program.body)
+        return (L.Opaque(frame.step.step.loc),)
+    return copied(frame) if frame.step.copies else Body(frame).ops(program.body)
 
 
-def _subtiles(frame: Frame) -> tuple[Op, ...]:
-    said = f"a program that runs for the tiles of `{frame.step.into}`, into which it is fused"
-    body = under(frame.tests, _ops(frame), said)
-    return body if frame.step.subtiles == 1 or not body else (For(frame.subtile, F.of(frame.step.subtiles), body),)
+# ------------------------------------------------------------------------------------------------------------------- text
+def _part(plan: Plan, step: StepPlan) -> Part:
+    """What each statement of a step that workers take becomes, in its program's own names: what codegen prints."""
+    host = None if step.into is None else plan.step(step.into)
+    frame, body = Frame(plan, step, host, by_name=True), step.step.program.body
+    tiles, tests = tuple(_tiles(step) if host is None else _passed(step, host)), tuple(frame.tests)
+    if step.copies:
+        return Part(step.path, tiles, tests, copied(frame), (), ())
+    said: list[tuple[P.Op, tuple[Op, ...]]] = []
+    for op in P.walk(body):
+        if isinstance(op, P.Tiles):
+            grid, begin = step.loop(op), Sym(f"{op.var}.begin")
+            if step.step.binding(op.param).view[op.axis].unit:
+                frame.tiles[op.var] = Interval(begin, begin + 1, grid=grid)
+            elif op.limited:
+                frame.tiles[op.var] = Interval(begin, Sym(f"{op.var}.end"), grid=grid.free)
+            else:
+                frame.tiles[op.var] = frame.tile(grid, F.of(0), op.var, [])
+        elif isinstance(op, P.Wait | P.Notify):
+            said.append((op, Body(frame).op(op)))
+        elif isinstance(op, P.Store):
+            said.append((op, Body(frame).store(op)))
+        elif isinstance(op, P.Load):
+            said.append((op, frame.access(L.Read, op.param, frame.index(op.param, op.index), step.rank, op.loc)))
+    asked = [op for op in P.walk(body) if isinstance(op, P.Holder)]
+    holders = tuple((op, frame.owner(op.param, frame.index(op.param, op.index)) or step.rank) for op in asked)
+    return Part(step.path, tiles, tests, (), tuple(said), holders, tuple(_walks(frame, body)))
 
 
-def _tiles(frame: Frame, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]) -> Tiles:
-    """Of a run-time split any one tile stands for all: its index counts for nothing. Its table is read before the first tile."""
-    step = frame.step
-    names = dict.fromkeys(g.table for g in (*step.grid, *step.loops) if g.table is not None)
-    tables = tuple(op for name in names for op in frame.whole(name))
-    one: dict[str, F.Like] = {f"{name}_tiles": F.of(1) for name in names}
-    order = tuple((n, F.substitute(v, one)) for n, v in step.order)
-    by_data = next((segments(g) for g in step.grid if g.kind == "table"), None)
-    return frame.loop((*tables, *body), F.substitute(step.total, one), order, lets, by_data)
+def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
+    for a, g in enumerate(step.grid):
+        index, var = Sym(f"i{a}"), str(a) if step.copies else g.var
+        if var is not None and g.kind == "plain" and g.tile is None:
+            yield var, F.of(0), g.size
+        elif var is not None:
+            begin = g.begin(index)
+            yield var, begin, begin + 1 if g.unit else F.minimum(Sym(f"{var}.begin") + g.step, g.limit(index))
+
+
+def _passed(step: StepPlan, host: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
+    view = step.step.binding(step.domain).view
+    for a, (g, v, at) in enumerate(zip(step.grid, view, step.host_axes, strict=True)):
+        var = str(a) if step.copies else g.var
+        if at is None and var is not None:
+            yield var, step.rank, step.rank + 1
+        elif at is not None:
+            first = g.rank * g.part if at == step.own_axis and v.local else F.of(0)
+            begin, end = (Sym(f"{host.grid[at].var}.{side}") - first for side in ("begin", "end"))
+            yield var or f"axis{a}", begin, end
+
+
+def _walks(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[str, L.Walk]]:
+    waits = [(o, s.channel) for o in P.walk(body) if isinstance(o, P.Wait) and (s := said_of(frame, o)) and s.channel]
+    for op, name in waits:
+        channel = frame.plan.channel(name)
+        for view, entry in frame.index(op.param, op.index):
+            axis = next((a for a in channel.axes if a.axis == view.axis), None)
+            if isinstance(entry, P.OfTile) and axis is not None:
+                begin, end = axis.interval(Sym("flag"))
+                shift = axis.rank * axis.part if view.local else F.of(0)
+                base = axis.first(local=view.local)
+                index, first = axis.index(base + Sym(L.AT)), F.of(0) if base == F.of(0) else axis.index(base)
+                yield entry.var, L.Walk(op, index, first, begin - shift, end - shift, len(channel.axes) == 1)

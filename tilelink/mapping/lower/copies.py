@@ -11,7 +11,6 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
-from tilelink.ir.shape import around
 from tilelink.mapping.lower.frame import Frame, under
 from tilelink.mapping.lower.signals import awaits, said, signals
 
@@ -37,7 +36,14 @@ def copied(
     origin = step.rank if found is None else found
     waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and not kept else ()
     if wait is not None and step.engine.by == "stream":
-        waits = _of_a_stream(frame, wait, waits, origin)
+        # A stream does not ask whether its own rank has entered the call.
+        asked = said(frame, wait)
+        if (
+            asked is not None
+            and asked.action == "ready"
+            and not frame.plan.buffer(frame.tensor(wait.param).name).staged
+        ):
+            waits = under([F.binary("!=", origin, step.rank)], waits)
     read = frame.access(Read, source, there, origin, loc, pulled=not step.push) if step.into is None else ()
     if not step.push:
         write = frame.access(Write, destination, here, step.rank, loc)
@@ -51,26 +57,14 @@ def copied(
     if notify is not None and not at_once:
         alone = target is None and owner is not None
         each = (*each, *signals(frame, notify, here, None if alone else pe))
-    skips = step.skip_own and owner is not None
-    if owner is not None:
-        body = _some(each, pe, frame, own and not step.skip_own, others)
-        return (
-            _some((*waits, *body), pe, frame, False, True) if skips and step.engine.by == "stream" else (*waits, *body)
-        )
-    turn = frame.unique("turn")
-    at = around(step.rank + step.ranks - Sym(turn), 0) % step.ranks
     each = _some(each, pe, frame, own and not step.skip_own, others)
+    if owner is not None:
+        skips = step.skip_own and step.engine.by == "stream"
+        return _some((*waits, *each), pe, frame, not skips, True)
+    turn = frame.unique("turn")
+    at = (step.rank + step.ranks - Sym(turn)) % step.ranks
     body = (For(turn, step.ranks, each, lets=((frame.unique("pe"), at),)),) if each else ()
     return (*waits, *body, *(signals(frame, notify, here, None) if at_once and notify is not None else ()))
-
-
-def _of_a_stream(frame: Frame, wait: Wait, waits: tuple[Op, ...], origin: Formula) -> tuple[Op, ...]:
-    """A stream does not ask whether its own rank has entered the call."""
-    found = said(frame, wait)
-    staged = frame.plan.buffer_or_none(frame.tensor(wait.param).name)
-    if found is not None and found.action == "ready" and staged is not None and not staged.staged:
-        return under([F.binary("!=", origin, frame.step.rank)], waits)
-    return waits
 
 
 def _some(ops: tuple[Op, ...], peer: Formula, frame: Frame, own: bool, others: bool) -> tuple[Op, ...]:
@@ -106,8 +100,9 @@ def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool, kept: 
         turn = Sym("t") // per + (0 if own else 1)
         peer = ("pe", (step.rank + step.ranks - turn) % step.ranks)
         order = (peer, *((n, F.substitute(v, {"t": Sym("t") % per})) for n, v in step.order))
-        loop = frame.loop(body, step.total * turns, order)
-        return replace(loop, axes=(("pe", step.ranks), *loop.axes), dims=("", *loop.dims))
+        loop = frame.loop(body)
+        axes, dims = (("pe", step.ranks), *loop.axes), ("", *loop.dims)
+        return replace(loop, total=step.total * turns, order=order, axes=axes, dims=dims)
     if not at_once or owner is None or not others:
         return frame.loop(body)
     name = f"{step.path}:by rank"
@@ -115,7 +110,7 @@ def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool, kept: 
     turn = step.rank + step.ranks - owner + (0 if own else step.ranks - 1)
     tables[name] = tuple(_sorted(frame, turn % step.ranks, rank) for rank in range(frame.plan.topology.ranks))
     order = tuple((n, F.substitute(v, {"t": F.at(Sym(name), Sym("t"))})) for n, v in step.order)
-    return frame.loop(body, order=order)
+    return replace(frame.loop(body), order=order)
 
 
 def _sorted(frame: Frame, key: Formula, rank: int) -> tuple[int, ...]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import STAGE, Check, Data, If, Lets, Op, Read, Tiles, Write
+from tilelink.ir.lowered import STAGE, Check, Data, If, Op, Read, Tiles, Write
 from tilelink.ir.partition import GridAxis, extent, here, holder, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.shape import RANK_AXIS, around, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.libraries import RUN
-from tilelink.mapping.lower.intervals import Interval
-from tilelink.mapping.lower.lanes import Lanes
+from tilelink.mapping.lower.lanes import Interval, Lanes
 
 RANK = rank_along()
 """This rank's number among all."""
@@ -26,8 +26,6 @@ PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 PLACE = "a place"
 """Stands for one of them; no size is called so."""
-PANEL = RUN
-"""The tile that a panel is, among the tiles that indices name."""
 
 
 @dataclass(slots=True)
@@ -52,70 +50,42 @@ class Frame:
     """Of a step that a function of a library computes: the program's loops, of which it gets all at once, or panel by panel."""
 
     def __post_init__(self) -> None:
-        step = self.step
+        step, host = self.step, self.host
         self.names |= {**step.step.compiled, "RANKS": step.ranks}
         tensor, view = self.tensor(step.domain), step.step.binding(step.domain).view
-        if self.by_name:
-            self._tiles_by_name(tensor, view)
-            return
         for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
-            at = a if self.host is None else step.host_axes[a]
-            found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.prefixed(g.var or g.dim), self.lets)
-            if self.host is not None and at is not None and at == step.own_axis:
-                self.tests.append(F.binary("==", found.begin // g.part, step.rank))
-                if v.local:
+            at = a if host is None else step.host_axes[a]
+            name = str(a) if step.copies else g.var
+            if self.by_name and name is None:
+                continue
+            called = (name if self.by_name else g.var) or g.dim
+            found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.prefixed(called), self.lets)
+            if host is not None and at is not None and at == step.own_axis:
+                begin = Sym(f"{host.grid[at].var}.begin") if self.by_name else found.begin
+                self.tests.append(F.binary("==", begin // g.part, step.rank))
+                if v.local and not self.by_name:
                     first = step.rank * g.part
                     found = replace(found, begin=found.begin - first, end=found.end - first)
             elif step.own_rows and v.axis is not None and v.axis == tensor.owned:
                 self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), step.rank))
-            if step.subtiles > 1 and a == len(step.grid) - 1:
-                found = self._subtile(found, g)
-            name = str(a) if step.step.program.copy_program is not None else g.var
+            if step.subtiles > 1 and a == len(step.grid) - 1 and not self.by_name:
+                width = (g.tile or 0) // step.subtiles
+                first = found.begin + Sym(self.subtile) * width
+                end = F.minimum(first + width, found.end)
+                self.tests.append(F.binary("<", first, end))
+                found = replace(found, begin=first, end=end, subtiles=step.subtiles)
             if name is not None:
                 self.tiles[name] = found
-            if g.var is not None and (v.unit or g.kind == "own"):
+            if g.var is not None and (v.unit or g.kind == "own") and not self.by_name:
                 self.names[g.var] = found.begin
 
-    def _tiles_by_name(self, tensor: TensorDecl, view: tuple[ViewAxis, ...]) -> None:
-        for a, (g, v) in enumerate(zip(self.step.grid, view, strict=True)):
-            name = str(a) if self.step.step.program.copy_program is not None else g.var
-            if name is None:
-                continue
-            found = self.tiles[name] = self.tile_by_name(g, name)
-            at = None if self.host is None else self.step.host_axes[a]
-            if self.host is not None and at is not None and at == self.step.own_axis:
-                begin = Sym(f"{self.host.grid[at].var}.begin")
-                self.tests.append(F.binary("==", begin // g.part, self.step.rank))
-            elif self.step.own_rows and v.axis is not None and v.axis == tensor.owned:
-                self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), self.step.rank))
-
-    def tile_by_name(self, g: GridAxis, name: str) -> Interval:
-        if g.kind == "own":
-            return Interval(self.step.rank, self.step.rank + 1, grid=g)
-        if g.kind == "plain" and g.tile is None:
-            return Interval(F.of(0), g.size, grid=g)
-        begin = Sym(f"{name}.begin")
-        return Interval(begin, begin + 1 if g.unit else Sym(f"{name}.end"), grid=g)
-
-    @property
-    def axes(self) -> tuple[tuple[str, Formula], ...]:
-        """The indices of the step's tiles, and how many there are of each; of a run-time split any one stands for all."""
-        return tuple((f"i{a}", F.of(1) if g.kind == "table" else g.count) for a, g in enumerate(self.step.grid))
-
-    def loop(
-        self,
-        body: tuple[Op, ...],
-        total: Formula | None = None,
-        order: Lets | None = None,
-        lets: Iterable[tuple[str, Formula]] | None = None,
-        by_data: Data | None = None,
-    ) -> Tiles:
-        """The loop over the step's tiles; by default all of them, in its order, with the frame's names."""
-        step, dims = self.step, tuple(g.dim for g in self.step.grid)
-        total, order = step.total if total is None else total, step.order if order is None else order
-        lets = tuple(self.lets if lets is None else lets)
-        tile = tuple(g.tile for g in step.grid)
-        return Tiles(step.path, total, self.axes, order, lets, body, by_data, dims, step.step.loc, tile)
+    def loop(self, body: tuple[Op, ...]) -> Tiles:
+        """The loop over all of the step's tiles, in its order, with the frame's names. Of a run-time split any one tile stands
+        for all."""
+        step, grid = self.step, self.step.grid
+        axes = tuple((f"i{a}", F.of(1) if g.kind == "table" else g.count) for a, g in enumerate(grid))
+        dims, tile = tuple(g.dim for g in grid), tuple(g.tile for g in grid)
+        return Tiles(step.path, step.total, axes, step.order, tuple(self.lets), body, None, dims, step.step.loc, tile)
 
     def prefixed(self, name: str) -> str:
         """A name that no other step of the same loop over tiles has."""
@@ -134,21 +104,17 @@ class Frame:
         """The variable of the loop over a fused step's subtiles."""
         return self.unique("subtile")
 
-    def _subtile(self, tile: Interval, g: GridAxis) -> Interval:
-        width = (g.tile or 0) // self.step.subtiles
-        first = tile.begin + Sym(self.subtile) * width
-        end = F.minimum(first + width, tile.end)
-        self.tests.append(F.binary("<", first, end))
-        return replace(tile, begin=first, end=end, subtiles=self.step.subtiles)
-
     def tile(self, g: GridAxis, index: Formula, name: str, lets: list[tuple[str, Formula]]) -> Interval:
         """A tile of a partition; where it takes some work to say where it begins and ends, these get names."""
-        if g.kind == "table":
-            return Interval(F.of(0), g.size, segments(g), grid=g)
         if g.kind == "plain" and g.tile is None:
             return Interval(F.of(0), g.size, grid=g)
-        if g.unit:
+        if g.kind == "own" or (g.unit and not self.by_name):
             return Interval(g.begin(index), g.end(index), grid=g)
+        if self.by_name:
+            begin = Sym(f"{name}.begin")
+            return Interval(begin, begin + 1 if g.unit else Sym(f"{name}.end"), grid=g)
+        if g.kind == "table":
+            return Interval(F.of(0), g.size, segments(g), grid=g)
         begin, end = Sym(f"{name}_begin"), Sym(f"{name}_end")
         lets += [(begin.name, g.begin(index)), (end.name, F.minimum(begin + g.step, g.limit(index)))]
         return Interval(begin, end, grid=g)
@@ -172,14 +138,6 @@ class Frame:
             return around(F.of(self.names[e.ring[0]]), e.ring[1], self.step.ranks)
         return self.value(e.expr)
 
-    def vector(self, op: Bounds) -> Interval | None:
-        """The positions that `tl.tile_range` or `tl.tile_mask` is about; None: data says which they are."""
-        if op.var is None:
-            view = self.step.step.binding(op.param).view
-            return Interval(F.of(0), extent(self.tensor(op.param), view[op.axis or 0], self.step.axis))
-        found = self.tiles.get(op.var)
-        return None if found is None or found.by_data else found
-
     # ------------------------------------------------------------------------------------------------------------- indices
     def tensor(self, param: str) -> TensorDecl:
         return self.plan.wiring.tensor(self.step.step.binding(param).tensor)
@@ -187,18 +145,15 @@ class Frame:
     def index(self, param: str, index: Index | None) -> Entries:
         """Each axis of the view with its entry; the tiles of a copy program are known by their position."""
         view = self.step.step.binding(param).view
-        if self.step.step.program.copy_program is not None:
+        if self.step.copies:
             return [(v, OfTile(str(k))) for k, v in enumerate(view)]
         found = entries(self.step.step, param, index)
         if self.walked is not None:
-            found = tuple(self._taken(e) for e in found)
+            # What a function of a library gets along an axis.
+            walked = OfTile(RUN) if self.step.by_panels else Whole()
+            tiles = (e if isinstance(e, OfTile) else None for e in found)
+            found = tuple(Whole() if e is None else walked if e.var in self.walked else e for e in tiles)
         return list(zip(view, found, strict=True))
-
-    def _taken(self, e: IndexEntry) -> IndexEntry:
-        """What a function of a library gets along an axis."""
-        if not isinstance(e, OfTile) or self.walked is None:
-            return Whole()
-        return e if e.var not in self.walked else OfTile(PANEL) if self.step.by_panels else Whole()
 
     def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:
         tensor = self.tensor(param)
@@ -224,17 +179,24 @@ class Frame:
         """The positions of an axis that a rank's memory has, as the program counts; `at` None: those of all ranks together."""
         tensor = self.tensor(param)
         end = extent(tensor, v, self.step.axis)
-        of = tensor.axes[v.axis] if v.axis is not None else None
-        if of is None or of.over is None or v.local or at is None:
+        if v.axis is None or tensor.axes[v.axis].over is None or v.local or at is None:
             return F.of(0), end
-        first = (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
-        return first, F.minimum(first + part(of.size, of.over), end)
+        first = self._first(tensor, v, at)
+        return first, F.minimum(first + part(tensor.axes[v.axis].size, tensor.axes[v.axis].over), end)
+
+    def _first(self, tensor: TensorDecl, v: ViewAxis, at: Formula) -> Formula:
+        """Which position the memory of the rank with coordinate `at` begins with."""
+        of = None if v.axis is None else tensor.axes[v.axis]
+        if of is None or of.over is None or v.local:
+            return F.of(0)
+        return (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
 
     def stays(self, param: str, v: ViewAxis, e: At) -> bool:
         """Whether the position lies in the axis, whatever data says: a rank, a tile's begin, the variable of a walked axis, or
         what is made of that for each place along its axis."""
-        text = e.expr.text
-        if e.ring is not None or text in self.tiles or text in self.inside:
+        bounds = [op for op in walk(self.step.step.program.body) if isinstance(op, Bounds)]
+        inside = {*self.tiles, *(op.name for op in bounds if op.what in ("begin", "segment"))}
+        if e.ring is not None or e.expr.text in inside:
             return True
         size, walked = extent(self.tensor(param), v, self.step.axis), self._walked(e)
         if walked is None or not F.symbols(size) <= set(self.plan.wiring.sizes):
@@ -247,29 +209,19 @@ class Frame:
     def _walked(self, e: At) -> tuple[Formula, int] | None:
         """Of a position that sizes and one place along a singly walked axis make: the formula by that, and how many places there
         are."""
-        f = e.expr.formula
+        step, f = self.step.step, e.expr.formula
         walked = [g for g in self.step.grid if g.kind == "unit" and f is not None and g.var in F.symbols(f)]
         if f is None or len(walked) != 1:
             return None
-        found = F.substitute(f, {**self._sizes(), walked[0].var or "": Sym(PLACE)})
+        # What the program has names for: constants, and sizes of axes.
+        known: dict[str, F.Like] = {**step.compiled}
+        for op in walk(step.program.body):
+            if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
+                known[op.name] = extent(self.tensor(op.param), step.binding(op.param).view[op.axis], self.step.axis)
+        found = F.substitute(f, {**known, walked[0].var or "": Sym(PLACE)})
         if not F.symbols(found) - {PLACE} | F.symbols(walked[0].size) <= set(self.plan.wiring.sizes):
             return None
         return found, int(F.evaluate(walked[0].size, self.plan.env(0)))
-
-    def _sizes(self) -> dict[str, F.Like]:
-        """What the program has names for: constants, and sizes of axes."""
-        known: dict[str, F.Like] = {**self.step.step.compiled}
-        for op in walk(self.step.step.program.body):
-            if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
-                v = self.step.step.binding(op.param).view[op.axis]
-                known[op.name] = extent(self.tensor(op.param), v, self.step.axis)
-        return known
-
-    @property
-    def inside(self) -> set[str]:
-        """Names that the program has for where tiles begin, and for segments."""
-        body = walk(self.step.step.program.body)
-        return {op.name for op in body if isinstance(op, Bounds) and op.what in ("begin", "segment")}
 
     # --------------------------------------------------------------------------------------------------------------- ranks
     def peer(self, at: Formula) -> Formula:
@@ -284,13 +236,13 @@ class Frame:
 
     def owner(self, param: str, index: Entries) -> Formula | None:
         """The coordinate of the rank that holds the tile; None: every rank has its own."""
-        tensor, moves = self.tensor(param), self.step.step.program.copy_program is not None
+        tensor = self.tensor(param)
         for v, e in index:
             found = self.interval(param, v, e)
             # A vector of positions may lie on several ranks.
             if found.by_data or found.whole or isinstance(e, Gather):
                 continue
-            if v.axis is None and moves:
+            if v.axis is None and self.step.copies:
                 return found.begin
             if v.axis is not None and tensor.names_holder(v):
                 return holder(tensor, v.axis, found.begin)
@@ -314,7 +266,7 @@ class Frame:
         if buffer is None:
             return ()
         stored = [a for a, axis in enumerate(tensor.axes) if not axis.own_slice]
-        sizes = self._extents(tensor, staged=pulled and buffer.staged)
+        sizes = buffer.seen(by_peers=pulled)
         box = {a: (F.of(0), self.on(size, at)) for a, size in zip(stored, sizes, strict=True)}
         lanes, checks = Lanes(self), list[Op]()
         tests, by_data = lanes.mask(mask, loc)
@@ -341,13 +293,7 @@ class Frame:
             if isinstance(e, kinds) and not found.by_data and not inside and not alone:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
-            elif (
-                kind is Write
-                and isinstance(e, At)
-                and not self.by_name
-                and not found.by_data
-                and not self.stays(param, v, e)
-            ):
+            elif kind is Write and isinstance(e, At) and not (self.by_name or found.by_data or self.stays(param, v, e)):
                 # Past the end of the tensor it does nothing; in another rank's part, or below 0, it would be lost.
                 tests.append(F.binary("<", found.begin, self.there(param, v, None)[1]))
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
@@ -357,25 +303,8 @@ class Frame:
 
     def whole(self, tensor: str) -> tuple[Op, ...]:
         """A read of all that this rank has of a tensor."""
-        buffer = self.plan.buffer_or_none(tensor)
-        if buffer is None:
-            return ()
-        sizes = self._extents(self.plan.wiring.tensor(tensor), staged=False)
-        return (Read(tensor, RANK, tuple((F.of(0), s) for s in sizes), None, self.step.step.loc, tensor),)
-
-    def _first(self, tensor: TensorDecl, v: ViewAxis, at: Formula) -> Formula:
-        """Which position the memory of the rank with coordinate `at` begins with."""
-        assert v.axis is not None
-        of = tensor.axes[v.axis]
-        if of.over is None or v.local:
-            return F.of(0)
-        return (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
-
-    def _extents(self, tensor: TensorDecl, *, staged: bool) -> Sequence[Formula]:
-        if tensor.origin == "argument" and not staged:
-            axes = [a for a in tensor.axes if not a.own_slice]
-            return [here(a.size, over=a.over) if a.over is not None else F.of(a.size) for a in axes]
-        return self.plan.buffer(tensor.name).seen(by_peers=staged)
+        box = tuple((F.of(0), size) for size in self.plan.buffer(tensor).extents)
+        return (Read(tensor, RANK, box, None, self.step.step.loc, tensor),)
 
     def on(self, formula: Formula, at: Formula) -> Formula:
         """What a formula of this rank's is on the one with coordinate `at`."""
@@ -417,18 +346,14 @@ def segments(g: GridAxis) -> Data:
 
 def under(tests: Sequence[Formula], body: tuple[Op, ...], said: str = "") -> tuple[Op, ...]:
     """The body where all tests hold. `said`: by what the program says so."""
-    found: Formula | None = None
-    for test in tests:
-        if test != F.Const(1):
-            found = test if found is None else F.binary("and", found, test)
-    return body if found is None or not body else (If(found, body, said=said),)
+    asked = [test for test in tests if test != F.Const(1)]
+    return (If(_all(asked), body, said=said),) if asked and body else body
 
 
 def unless(tests: Sequence[Formula], body: tuple[Op, ...]) -> tuple[Op, ...]:
     """The body where not all tests hold."""
-    if not tests or not body:
-        return ()
-    found = tests[0]
-    for test in tests[1:]:
-        found = F.binary("and", found, test)
-    return (If(F.negate(found), body),)
+    return (If(F.negate(_all(tests)), body),) if tests and body else ()
+
+
+def _all(tests: Sequence[Formula]) -> Formula:
+    return reduce(lambda a, b: F.binary("and", a, b), tests)

@@ -1,4 +1,5 @@
-"""The elements of a block one by one: masks and vectors of positions as formulas of the lane that each element is in."""
+"""Positions along an axis, and the elements of a block one by one: masks and vectors of positions as formulas of the lane that
+each element is in."""
 
 from __future__ import annotations
 
@@ -9,14 +10,32 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.lowered import Data, For, Op
+from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import At, Bounds, Expr, Gather, IndexEntry
-from tilelink.mapping.lower.intervals import Interval
 
 if TYPE_CHECKING:
     from tilelink.mapping.lower.frame import Frame
 
 AXES = 2
 """Axes of a block that are looked at element by element, counted from the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Positions along one axis, as the program counts them. `grid`: of the partition whose tile it is, if it is one; `whole`: the
+    index leaves the axis whole."""
+
+    begin: Formula
+    end: Formula
+    by_data: Data | None = None
+    grid: GridAxis | None = None
+    whole: bool = False
+    subtiles: int = 1
+
+    @property
+    def block(self) -> Formula:
+        """How many elements a block of it has, those past its end included."""
+        return self.end - self.begin if self.grid is None else self.grid.step // self.subtiles
 
 
 @dataclass(slots=True)
@@ -85,9 +104,14 @@ class Lanes:
 
     def _named(self, op: Bounds, back: int) -> Formula | None:
         """An element of `tl.tile_range` or of `tl.tile_mask`."""
-        tile = self.frame.vector(op)
-        if tile is None:
-            return None
+        frame = self.frame
+        if op.var is None:
+            view = frame.step.step.binding(op.param).view
+            tile = Interval(F.of(0), extent(frame.tensor(op.param), view[op.axis or 0], frame.step.axis))
+        else:
+            tile = frame.tiles.get(op.var)
+        if tile is None or tile.by_data:
+            return None  # data says which they are
         place = self._lane(tile.begin, tile.block, back)
         if place is None or op.what == "range":
             return place
@@ -104,6 +128,3 @@ class Lanes:
         if self.lengths.setdefault(back, length) != length:
             return None
         return first + Sym(self.var(back))
-
-
-__all__ = ["AXES", "Lanes"]

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Sym
 from tilelink.ir.lowered import Compute, Data, For, Op, Read, Tiles, unplaced
-from tilelink.ir.partition import GridAxis
-from tilelink.mapping.libraries import axis_of, turns
-from tilelink.mapping.lower.frame import PANEL, Entries, Frame, under
-from tilelink.mapping.lower.intervals import Interval
+from tilelink.mapping.libraries import RUN, axis_of, turns
+from tilelink.mapping.lower.frame import Entries, Frame, under
+from tilelink.mapping.lower.lanes import Interval
 from tilelink.mapping.lower.programs import Body, bounds
+
+Touch: TypeAlias = P.Wait | P.Load | P.Store | P.Notify
 
 
 def called(frame: Frame) -> Tiles:
     """Tile by tile: waits, the function on views of the tile, notifies."""
-    step = frame.step
+    step, program = frame.step, frame.step.step.program
     assert step.library is not None
-    program = step.step.program
     frame.walked = frozenset(op.var for op in P.walk(program.body) if isinstance(op, P.Tiles))
     ops = [op for op in P.walk(program.body) if isinstance(op, P.Wait | P.Load | P.Store | P.Notify)]
     intervals = [*_intervals(frame, program.body)]
-    stored = _lowered(frame, ops, P.Store)
-    behind = (*stored, *_lowered(frame, ops, P.Notify))
+    behind = (*_lowered(frame, ops, P.Store), *_lowered(frame, ops, P.Notify))
     if step.by_panels:
-        panels = {
-            op
-            for op in ops
-            if any(isinstance(e, P.OfTile) and e.var == PANEL for _, e in frame.index(op.param, op.index))
-        }
+        panel = P.OfTile(RUN)
+        panels = {op for op in ops if any(e == panel for _, e in frame.index(op.param, op.index))}
         waits = _lowered(frame, [op for op in ops if op not in panels], P.Wait)
         merge = Compute(f"{step.library.name}'s merge", step.step.loc, (PARTS,), program.domain)
         body = (*waits, *_panels(frame, intervals, ops, panels), merge, *behind)
@@ -40,7 +37,7 @@ def called(frame: Frame) -> Tiles:
     return frame.loop(under(frame.tests, body))
 
 
-def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], kind: type[P.Op]) -> tuple[Op, ...]:
+def _lowered(frame: Frame, ops: Iterable[Touch], kind: type[P.Op]) -> tuple[Op, ...]:
     """Once, whatever lines of the program say it: a doorbell that is waited for twice is never rung again."""
     found: dict[Op, Op] = {}
     for op in ops:
@@ -54,7 +51,7 @@ def _arguments(frame: Frame) -> tuple[str, ...]:
     return tuple(p.name for p in frame.step.step.program.params if p.role == "in")
 
 
-def _taken(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify]) -> Iterator[Op]:
+def _taken(frame: Frame, ops: Iterable[Touch]) -> Iterator[Op]:
     """What the function gets of each argument: the one view of it that the program reads, or all of it."""
     for param in _arguments(frame):
         loads = _lowered(frame, [op for op in ops if op.param == param], P.Load)
@@ -89,43 +86,27 @@ def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[Interval]:
             yield Interval(F.maximum(low or F.of(0), 0), F.minimum(high or size, size), by_data)
 
 
-def _panels(
-    frame: Frame,
-    intervals: list[Interval],
-    ops: list[P.Wait | P.Load | P.Store | P.Notify],
-    panels: set[P.Wait | P.Load | P.Store | P.Notify],
-) -> tuple[Op, ...]:
+def _panels(frame: Frame, intervals: list[Interval], ops: list[Touch], panels: set[Touch]) -> tuple[Op, ...]:
     """Shard by shard, this rank's own first, as they arrive; each interval of a shard in panels that end where tiles do."""
-    axis = axis_of(frame.step)
-    if axis.kind != "cut":
-        return tuple(op for taken in intervals for op in _between(frame, axis, F.of(0), axis.size, taken, ops, panels))
-    shard = (frame.step.rank + Sym("shard")) % frame.step.ranks * axis.part
-    first, last = Sym("shard_begin"), Sym("shard_end")
-    body = tuple(op for taken in intervals for op in _between(frame, axis, first, last, taken, ops, panels))
-    lets = ((first.name, shard), (last.name, F.minimum(first + axis.part, axis.size)))
-    return (For("shard", frame.step.ranks, body, lets=lets),)
-
-
-def _between(
-    frame: Frame,
-    axis: GridAxis,
-    first: Formula,
-    last: Formula,
-    taken: Interval,
-    ops: list[P.Wait | P.Load | P.Store | P.Notify],
-    panels: set[P.Wait | P.Load | P.Store | P.Notify],
-) -> tuple[Op, ...]:
-    """The panels of an interval within a shard."""
-    assert frame.step.library is not None
+    step, axis = frame.step, axis_of(frame.step)
+    assert step.library is not None
+    by_shards = axis.kind == "cut"
+    first, last = (Sym("shard_begin"), Sym("shard_end")) if by_shards else (F.of(0), axis.size)
     length = last - first if axis.tile is None else F.of(axis.tile)
     count = F.of(1) if axis.tile is None else F.cdiv(F.maximum(last - first, 0), length)
-    begin, end = Sym("panel_begin"), Sym("panel_end")
-    at = first + Sym("panel") * length
-    frame.tiles[PANEL] = Interval(begin, end, grid=axis.free)
-    tile = ((g.dim, g.begin(Sym(f"i{a}")), g.end(Sym(f"i{a}"))) for a, g in enumerate(frame.step.grid))
-    call = Compute(
-        frame.step.library.name, frame.step.step.loc, _arguments(frame), PARTS, (*tile, (axis.dim, begin, end))
-    )
-    body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_taken(frame, ops), call)
-    lets = ((begin.name, F.maximum(at, taken.begin)), (end.name, F.minimum(F.minimum(at + length, last), taken.end)))
-    return (For("panel", count, under([F.binary("<", begin, end)], body), taken.by_data, lets),)
+    begin, end, at = Sym("panel_begin"), Sym("panel_end"), first + Sym("panel") * length
+    frame.tiles[RUN] = Interval(begin, end, grid=axis.free)
+    tile = ((g.dim, g.begin(Sym(f"i{a}")), g.end(Sym(f"i{a}"))) for a, g in enumerate(step.grid))
+    call = Compute(step.library.name, step.step.loc, _arguments(frame), PARTS, (*tile, (axis.dim, begin, end)))
+    waits = _lowered(frame, [op for op in ops if op in panels], P.Wait)
+    body = under([F.binary("<", begin, end)], (*waits, *_taken(frame, ops), call))
+    found: list[Op] = []
+    for taken in intervals:
+        stop = F.minimum(F.minimum(at + length, last), taken.end)
+        lets = ((begin.name, F.maximum(at, taken.begin)), (end.name, stop))
+        found.append(For("panel", count, body, taken.by_data, lets))
+    if not by_shards:
+        return tuple(found)
+    shard = (step.rank + Sym("shard")) % step.ranks * axis.part
+    ends = (("shard_begin", shard), ("shard_end", F.minimum(Sym("shard_begin") + axis.part, axis.size)))
+    return (For("shard", step.ranks, tuple(found), lets=ends),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -128,8 +128,11 @@ def _each(
             indices.append(axis.index(axis.first(local=entry[0].local) + at))
             continue
         first, count, by_data = _along(frame, axis, op, index, source, whose)
-        if frame.by_name:
-            elements += _elements(frame, axis, op, index)
+        if frame.by_name and entry is not None and isinstance(entry[1], Gather):
+            # Past an edge of a vector of positions there are no flags.
+            low, high = frame.there(op.param, entry[0], frame.step.rank if axis.kind == "part" else None)
+            position = frame.named(entry[1].expr)
+            elements.append(F.binary("and", F.binary(">=", position, low), F.binary("<", position, high)))
         if entry is not None and isinstance(op, Wait) and not frame.by_name:
             at = frame.interval(op.param, *entry)
             empty = isinstance(entry[1], At) or at.by_data is not None
@@ -142,15 +145,6 @@ def _each(
     for var, count, by_data in reversed(loops):
         found = (For(var, count, found, by_data),)
     return under(elements, found)
-
-
-def _elements(frame: Frame, axis: ChannelAxis, op: Wait | Notify, index: Entries) -> Iterator[Formula]:
-    """Which of a vector of positions there are flags for: past an edge there are none."""
-    for view, entry in index:
-        if isinstance(entry, Gather) and view.axis == axis.axis:
-            low, high = frame.there(op.param, view, frame.step.rank if axis.kind == "part" else None)
-            at = frame.named(entry.expr)
-            yield F.binary("and", F.binary(">=", at, low), F.binary("<", at, high))
 
 
 def _along(

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir import program as P
 from tilelink.ir.formula import as_asked, evaluate, symbols
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import (
-    At,
-    Bounds,
-    Holder,
-    If,
-    Index,
-    Let,
-    Load,
-    Loop,
-    Move,
-    Notify,
-    OfTile,
-    Op,
-    Store,
-    Tiles,
-    Wait,
-    Whole,
-    walk,
-)
+from tilelink.ir.program import Op, walk
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.programs.facts import EMPTY, WHOSE, Fact, State, Token, When, after_loop, fact, merged
+from tilelink.mapping.facts import EMPTY, WHOSE, Fact, State, When, after_loop, fact, merged
 
 
 def check_flow(plan: Plan) -> str:
@@ -41,7 +24,10 @@ def check_flow(plan: Plan) -> str:
         TilelinkError: TL602 (loads), TL603 (stores).
     """
     awaited = frozenset(
-        s.step.binding(op.param).tensor for s in plan.steps for op in walk(s.step.program.body) if isinstance(op, Wait)
+        s.step.binding(op.param).tensor
+        for s in plan.steps
+        for op in walk(s.step.program.body)
+        if isinstance(op, P.Wait)
     )
     loads = stores = 0
     for step in plan.steps:
@@ -74,26 +60,26 @@ class _Flow:
             self._op(op, state, when)
 
     def _op(self, op: Op, state: State, when: When) -> None:
-        if isinstance(op, Wait):
-            state.known.append(fact(self.step, op.param, op.index, when, op.loc))
-        elif isinstance(op, Notify):
-            told = fact(self.step, op.param, op.index, when, op.loc)
-            self.notifies.append(told)
-            state.tell(told)
-        elif isinstance(op, Load):
-            # A copy program that is written as a push may be scheduled as a pull.
-            pulls = self.step.program.copy_program is not None and not self.plan.push
-            self._read(op.param, fact(self.step, op.param, op.index, when, op.loc), state, remote=pulls)
-            state.forget(frozenset({op.name}))
-        elif isinstance(op, Move):
-            self._read(op.source, fact(self.step, op.source, op.index, when, op.loc), state, remote=True)
-            self._write(fact(self.step, op.param, op.index, when, op.loc), state, own=True)
-        elif isinstance(op, Store):
-            self._write(fact(self.step, op.param, op.index, when, op.loc), state, own=op.to == "own")
-        elif isinstance(op, If):
+        if isinstance(op, P.If):
             self._branch(op, state, when)
-        elif isinstance(op, (Tiles, Loop)):
+        elif isinstance(op, (P.Tiles, P.Loop)):
             self._loop(op, state, when)
+        elif isinstance(op, (P.Wait, P.Notify, P.Load, P.Store, P.Move)):
+            found = fact(self.step, op.param, op.index, when, op.loc)
+            if isinstance(op, P.Wait):
+                state.known.append(found)
+            elif isinstance(op, P.Notify):
+                self.notifies.append(found)
+                state.tell(found)
+            elif isinstance(op, P.Load):
+                # A copy program that is written as a push may be scheduled as a pull.
+                self._read(op.param, found, state, remote=self.plan.copies and not self.plan.push)
+                state.forget(frozenset({op.name}))
+            elif isinstance(op, P.Move):
+                self._read(op.source, fact(self.step, op.source, op.index, when, op.loc), state, remote=True)
+                self._write(found, state, own=True)
+            else:
+                self._write(found, state, own=op.to == "own")
         else:
             state.forget(_bound(op))
 
@@ -113,11 +99,12 @@ class _Flow:
             self.stores += 1
             state.open.append(store)
 
-    def _branch(self, op: If, state: State, when: When) -> None:
-        known = _settled(op, self.step)
-        if known is not None:
-            return self.run(op.body if known else op.orelse, state, when)
-        token, holds = _token(op)
+    def _branch(self, op: P.If, state: State, when: When) -> None:
+        test = op.test.formula
+        if test is not None and symbols(test) <= self.step.compiled.keys():
+            # Constants alone say which branch is taken.
+            return self.run(op.body if evaluate(test, self.step.compiled) else op.orelse, state, when)
+        token, holds = as_asked(test) if test is not None else (id(op), True)
         body, orelse = (op.body, op.orelse) if holds else (op.orelse, op.body)
         before, yes, no = state.copy(), state.copy(), state.copy()
         yes.open, no.open = ([f.within(token, branch) for f in state.open] for branch in (True, False))
@@ -126,8 +113,8 @@ class _Flow:
         found = merged(token, before, yes, no)
         state.known, state.open, state.told = found.known, found.open, found.told
 
-    def _loop(self, op: Tiles | Loop, state: State, when: When) -> None:
-        bound = frozenset(n for o in walk(op.body) for n in _bound(o)) | _target(op)
+    def _loop(self, op: P.Tiles | P.Loop, state: State, when: When) -> None:
+        bound = frozenset(n for o in walk((op,)) for n in _bound(o))
         state.forget(bound)
         inside = State(list(state.known), [], [])
         self.run(op.body, inside, when)
@@ -135,49 +122,35 @@ class _Flow:
         told = inside.told
         inside.forget(bound)
         state.open += inside.open
-        if isinstance(op, Tiles):
+        if isinstance(op, P.Tiles):
             whole = partial(self._walks_all, op)
             state.known += after_loop(op, when, new, bound, whole)
             for notify in after_loop(op, when, told, bound, whole):
                 state.tell(notify)
 
-    def _walks_all(self, walk: Tiles, tensor: str, axis: int) -> bool:
+    def _walks_all(self, walk: P.Tiles, tensor: str, axis: int) -> bool:
         """Whether a walk over this rank's part of an axis is one over all that this rank has of another tensor's."""
         by_parts = self.step.binding(walk.param).view[walk.axis].by_parts
         return not by_parts or axis == WHOSE or self.wiring.tensor(tensor).axes[axis].over == self.plan.axis
 
 
-def _token(op: If) -> tuple[Token, bool]:
-    return as_asked(op.test.formula) if op.test.formula is not None else (id(op), True)
-
-
-def _settled(op: If, step: Step) -> bool | None:
-    """Which branch is taken where constants alone say so."""
-    formula = op.test.formula
-    if formula is None or not symbols(formula) <= step.compiled.keys():
-        return None
-    return bool(evaluate(formula, step.compiled))
-
-
-def _target(op: Tiles | Loop) -> frozenset[str]:
-    name = op.var if isinstance(op, Tiles) else op.target
-    return frozenset({name}) if name is not None else frozenset()
-
-
 def _bound(op: Op) -> frozenset[str]:
     """The names that an op binds."""
-    if isinstance(op, Let):
+    if isinstance(op, P.Let):
         return frozenset(op.target)
-    if isinstance(op, (Bounds, Holder, Load)):
+    if isinstance(op, (P.Bounds, P.Holder, P.Load)):
         return frozenset({op.name})
-    if isinstance(op, (Tiles, Loop)):
-        return _target(op)
-    return frozenset()
+    if isinstance(op, P.Tiles):
+        return frozenset({op.var})
+    return frozenset({op.target}) if isinstance(op, P.Loop) and op.target is not None else frozenset()
 
 
 # ----------------------------------------------------------------------------------------------------------- diagnostics
 def _unguarded(plan: StepPlan, param: str, load: Fact, state: State) -> TilelinkError:
-    late = _later(plan, load)
+    step, ops = plan.step, list(walk(plan.step.program.body))
+    after = [op for op in ops if isinstance(op, P.Wait) and _place(op.loc) > _place(load.loc)]
+    waits = [fact(step, op.param, op.index, EMPTY, op.loc) for op in after]
+    late = next((w.loc for w in waits if w.tensor == load.tensor and w.reaches(load)), None)
     near = [f for f in state.known if f.tensor == load.tensor]
     hint = f"write `tl.consumer_tile_wait({param}{_written(plan, load.loc)})` before it"
     if late is not None:
@@ -186,74 +159,53 @@ def _unguarded(plan: StepPlan, param: str, load: Fact, state: State) -> Tilelink
         message, note = f"`{param}` is read on a path without the wait", Note("the wait", near[-1].loc)
         hint = "wait on every path, or read it under the wait's own test"
     elif near:
+        # The axes on which the wait falls short, by the program's own names.
+        mine = dict(near[-1].index)
+        short = [a for a, e in load.index if a in mine and not mine[a].covers(e)]
+        view = next(b for b in step.bindings if b.tensor == load.tensor).view
+        axis = next(v.dim for v in view if (WHOSE if v.axis is None else v.axis) in short)
         message = f"`{param}` is read at another tile than the one waited for"
-        note = Note(f"this wait does not cover {_axes(plan, load, near[-1])}", near[-1].loc)
+        note = Note(f"this wait does not cover axis `{axis}`", near[-1].loc)
     else:
         message, note = f"`{param}` is read and no wait covers it", None
+    own = any(isinstance(op, (P.Store, P.Move)) and step.binding(op.param).tensor == load.tensor for op in ops)
+    makers = "this program on other ranks" if own else "another program or rank"
     return TilelinkError(
         "TL602",
         message,
         loc=load.loc,
-        why=f"tiles of `{load.tensor}` are made by {_makers(plan, load.tensor)}: they are there after a wait, not before",
+        why=f"tiles of `{load.tensor}` are made by {makers}: they are there after a wait, not before",
         hint=hint,
         notes=(note,) if note is not None else (),
     )
 
 
-def _makers(plan: StepPlan, tensor: str) -> str:
-    own = any(
-        isinstance(op, (Store, Move)) and plan.step.binding(op.param).tensor == tensor
-        for op in walk(plan.step.program.body)
-    )
-    return "this program on other ranks" if own else "another program or rank"
-
-
-def _later(plan: StepPlan, load: Fact) -> Loc | None:
-    """A wait behind the load that would cover it."""
-    for op in walk(plan.step.program.body):
-        if isinstance(op, Wait) and (op.loc.line, op.loc.column) > (load.loc.line, load.loc.column):
-            wait = fact(plan.step, op.param, op.index, EMPTY, op.loc)
-            if wait.tensor == load.tensor and wait.reaches(load):
-                return op.loc
-    return None
-
-
-def _axes(plan: StepPlan, load: Fact, wait: Fact) -> str:
-    """The axes on which the wait falls short, by the program's own names."""
-    mine = dict(wait.index)
-    short = [a for a, e in load.index if a in mine and not mine[a].covers(e)]
-    binding = next(b for b in plan.step.bindings if b.tensor == load.tensor)
-    names = [v.dim for v in binding.view if (WHOSE if v.axis is None else v.axis) in short]
-    return f"axis `{names[0]}`"
+def _place(loc: Loc) -> tuple[int, int]:
+    return loc.line, loc.column
 
 
 def _written(plan: StepPlan, loc: Loc) -> str:
     """The index as it could be written, `, (m, k)`; nothing for a whole tensor."""
-    op = next(o for o in walk(plan.step.program.body) if isinstance(o, (Load, Move)) and o.loc == loc)
-    said = {o.var: o.said for o in walk(plan.step.program.body) if isinstance(o, Tiles) and o.said is not None}
-    parts = [re.sub(r"\w+", lambda found: said.get(found[0], found[0]), text) for text in _texts(op.index)]
+    ops = list(walk(plan.step.program.body))
+    op = next(o for o in ops if isinstance(o, (P.Load, P.Move)) and o.loc == loc)
+    said = {o.var: o.said for o in ops if isinstance(o, P.Tiles) and o.said is not None}
+    parts: list[str] = []
+    for e in takewhile(lambda e: not isinstance(e, P.Whole), op.index):
+        if isinstance(e, P.At) and e.ring is not None:
+            var, shift = e.ring
+            text = f"{var} {'+' if shift > 0 else '-'} {abs(shift)}" if shift else var
+        else:
+            text = e.var if isinstance(e, P.OfTile) else e.expr.text if isinstance(e, (P.At, P.Gather)) else ""
+        parts.append(re.sub(r"\w+", lambda found: said.get(found[0], found[0]), text))
     if not parts:
         return ""
     return f", {parts[0]}" if len(parts) == 1 else f", ({', '.join(parts)})"
 
 
-def _texts(index: Index) -> Iterator[str]:
-    for e in index:
-        if isinstance(e, Whole):
-            return
-        if isinstance(e, OfTile):
-            yield e.var
-        elif isinstance(e, At) and e.ring is not None:
-            var, shift = e.ring
-            yield f"{var} {'+' if shift > 0 else '-'} {abs(shift)}" if shift else var
-        else:
-            yield e.expr.text
-
-
 def _unannounced(plan: StepPlan, store: Fact, flow: _Flow) -> TilelinkError:
     param = next(b.param for b in plan.step.bindings if b.tensor == store.tensor)
     about = [n for n in flow.notifies if n.tensor == store.tensor]
-    before = [n for n in about if n.reaches(store) and (n.loc.line, n.loc.column) < (store.loc.line, store.loc.column)]
+    before = [n for n in about if n.reaches(store) and _place(n.loc) < _place(store.loc)]
     if before:
         message, note = f"`{param}` is stored after the notify", Note("the notify", before[-1].loc)
     elif any(n.reaches(store) for n in about):

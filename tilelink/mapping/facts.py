@@ -49,8 +49,8 @@ class Fact:
         mine = dict(self.index)
         return all(mine.get(axis, WHOLE).covers(entry) for axis, entry in other.index)
 
-    def names(self) -> frozenset[str]:
-        return frozenset(n for _, e in self.index for n in e.names)
+    def mentions(self, names: frozenset[str]) -> bool:
+        return any(e.names & names for _, e in self.index) or any(_of_token(t) & names for t, _ in self.when)
 
     def within(self, token: Token, branch: bool, inside: bool = True) -> Fact:
         """The same as one branch of a test sees it, or, not `inside`, without regard to that."""
@@ -68,14 +68,11 @@ def entry(e: IndexEntry, *, local: bool) -> Entry:
     if isinstance(e, OfTile):
         return Entry("tile", e.var, frozenset({e.var}))
     if isinstance(e, At):
-        return Entry("at", _ring(*e.ring) if e.ring is not None else e.expr.text, _names(e.expr), local)
+        var, shift = e.ring or (e.expr.text, 0)
+        return Entry("at", f"{var}{shift:+d}" if shift else var, _names(e.expr), local)
     if isinstance(e, Gather):
         return Entry("gather", e.expr.text, _names(e.expr), local)
     return WHOLE
-
-
-def _ring(var: str, shift: int) -> str:
-    return f"{var}{shift:+d}" if shift else var
 
 
 def _names(expr: Expr) -> frozenset[str]:
@@ -112,22 +109,20 @@ class State:
         """Names are bound anew: what was known by them is known no longer."""
         if not names:
             return
-        self.known = [f for f in self.known if not _mentions(f, names)]
-        self.told = [f for f in self.told if not _mentions(f, names)]
-        self.open = [_blurred(f, names) for f in self.open]
-
-
-def _mentions(f: Fact, names: frozenset[str]) -> bool:
-    return bool(f.names() & names) or any(_of_token(t) & names for t, _ in f.when)
+        self.known = [f for f in self.known if not f.mentions(names)]
+        self.told = [f for f in self.told if not f.mentions(names)]
+        self.open = [
+            replace(
+                f,
+                index=tuple((a, LOST if e.names & names else e) for a, e in f.index),
+                when=frozenset(w for w in f.when if not _of_token(w[0]) & names),
+            )
+            for f in self.open
+        ]
 
 
 def _of_token(token: Token) -> frozenset[str]:
     return frozenset() if isinstance(token, int) else symbols(token)
-
-
-def _blurred(f: Fact, names: frozenset[str]) -> Fact:
-    index = tuple((a, LOST if e.names & names else e) for a, e in f.index)
-    return replace(f, index=index, when=frozenset(w for w in f.when if not _of_token(w[0]) & names))
 
 
 def merged(token: Token, before: State, yes: State, no: State) -> State:
@@ -167,18 +162,13 @@ def after_loop(
 
     `whole`: whether that is so of an axis of a tensor, which may go on where the axis that is walked ends.
     """
-    if loop.limited:
-        return []
     out: list[Fact] = []
-    for f in new:
-        if f.when != when:
-            continue
-        index = tuple((a, WHOLE if _walked(e, loop) and whole(f.tensor, a) else e) for a, e in f.index)
+    for f in new if not loop.limited else ():
+        index = tuple(
+            (a, WHOLE if e.kind in ("tile", "at") and e.text == loop.var and whole(f.tensor, a) else e)
+            for a, e in f.index
+        )
         widened = replace(f, index=index)
-        if index != f.index and not _mentions(widened, bound):
+        if f.when == when and index != f.index and not widened.mentions(bound):
             out.append(widened)
     return out
-
-
-def _walked(e: Entry, loop: Tiles) -> bool:
-    return e.kind in ("tile", "at") and e.text == loop.var
