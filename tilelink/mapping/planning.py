@@ -133,8 +133,7 @@ def _steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.Numbe
     for p in placed:
         if host_of[p.step.path] == p.step.path:
             followers = [q for q in placed if q.step.path != p.step.path and host_of[q.step.path] == p.step.path]
-            forced = _forced_cuts(wiring, p, followers) | _pulled_cuts(wiring, placed, p)
-            plans[p.step.path] = standing(wiring, p, forced, env)
+            plans[p.step.path] = standing(wiring, p, frozenset(_cuts(wiring, placed, p, followers)), env)
     for p in placed:
         host = host_of[p.step.path]
         if host != p.step.path:
@@ -153,24 +152,18 @@ def _steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.Numbe
     )
 
 
-def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> frozenset[int]:
-    """Axes of the host's domain that must end at rank borders because a fused program's do."""
+def _cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed, followers: list[Placed]) -> Iterator[int]:
+    """Axes of the step's domain that must end at rank borders: those that a fused program's do, and along which others pull what
+    it makes, since a tile that one rank waits for may not reach into two parts."""
     lineage = lineage_of(host.step, wiring.steps) if followers else {}
-    forced: set[int] = set()
     for q in followers:
         dims = q.step.program.signature.global_dims()
         for tensor, v in ((wiring.tensor(b.tensor), v) for b in q.step.bindings for v in b.view):
             found = None if v.axis is None else lineage.get((tensor.name, v.axis))
             # A fused program that runs for own rows only needs whole parts as well.
             if found is not None and (v.dim in dims or split_over(tensor, v) == q.step.axis):
-                forced.add(found)
-    return frozenset(forced)
-
-
-def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> frozenset[int]:
-    """Axes along which others pull what the step makes: a tile that one rank waits for may not reach into two parts."""
+                yield found
     made = moved_tiles(host.step) if host.step.moves is not None else stored_tiles(host.step)
-    forced: set[int] = set()
     for q in placed:
         if q.step.moves is None or directed(wiring, q)[1] or q.step.axis != host.step.axis:
             continue
@@ -178,5 +171,4 @@ def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> fr
         for v, w in q.step.moved_axes:
             split = split_over(wiring.tensor(target), w) == q.step.axis
             if v.axis is not None and split and (source, v.axis) in made:
-                forced.add(made[(source, v.axis)])
-    return frozenset(forced)
+                yield made[(source, v.axis)]
