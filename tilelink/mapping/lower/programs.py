@@ -84,8 +84,6 @@ class Body:
                 count = F.cdiv(F.maximum(high - low, 0), length)
                 begin = low + Sym(var) * length
                 found, lets = Interval(begin, F.minimum(begin + length, high), grid=grid.free), []
-        elif found.by_data:
-            count, by_data = F.of(1), found.by_data
         frame.tiles[op.var] = found
         if frame.step.step.binding(op.param).view[op.axis].unit:
             frame.names[op.var] = found.begin
