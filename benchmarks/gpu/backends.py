@@ -33,7 +33,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import environment, kernels
 from tilelink.runtime.backend import Descriptor
-from tilelink.runtime.nvshmem import NvshmemBackend, library, nvshmem_heap
+from tilelink.runtime.nvshmem import NvshmemBackend, NvshmemHeap, library
 from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend
 
 MIB = 1024 * 1024
@@ -422,7 +422,7 @@ def check_all(report: Report) -> None:
         return
     check_backend(report, "nvshmem", NvshmemBackend, (*PEER_CHECKS, check_device_library, check_bandwidth))
     check_backend(report, "network", lambda: NvshmemBackend(reach="network"), (*HOST_CHECKS, check_device_library))
-    check_backend(report, "peer on NVSHMEM", lambda: PeerBackend(heap=nvshmem_heap), PEER_CHECKS)
+    check_backend(report, "peer on NVSHMEM", lambda: PeerBackend(heap=NvshmemHeap), PEER_CHECKS)
 
     def stop() -> str:
         library.stop()

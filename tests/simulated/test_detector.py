@@ -168,5 +168,5 @@ def test_grains_become_as_small_as_they_must() -> None:
     assert made.numbers.tolist() == [7, 7, 7, 9, *[7] * 28]
     column = made.cells(shadow.Block(4, (4, 1), (16, 4), 4))
     assert column.states() == [7, 9]
-    column.replace(7, 3)
+    column.fill(3, old=7)
     assert made.numbers.tolist()[:12] == [7, 7, 3, 9, 7, 7, 7, 7, 7, 7, 3, 3]

@@ -68,7 +68,13 @@ class Written:
         """TL240, TL244 to TL246: why a call must not write what it would; None: it may."""
         leaves = [t is not None and t.requires_grad for t in self._targets(tensors, outs)]
         if True in leaves and torch.is_grad_enabled():
-            return self._differentiable(self._numbers(len(outs))[leaves.index(True)])
+            return self._wrong(
+                "TL245",
+                self._numbers(len(outs))[leaves.index(True)],
+                "is written to and requires a gradient",
+                "autograd does not see what an operator does, so gradients would be those of the values before",
+                "call it under torch.no_grad(), or take a layer of tilelink.nn, which has gradients",
+            )
         begins = tuple([0 if t is None else t.data_ptr() for t in (*tensors, *outs)])
         if self.apart.get(begins):
             return None
@@ -99,46 +105,34 @@ class Written:
             if t is None:
                 continue
             if k < self.arguments and not _simple(t):
-                return self._folded(k)
+                return self._wrong(
+                    "TL246",
+                    k,
+                    "is written to, and some of its elements share memory",
+                    "an expanded or windowed tensor has fewer places than elements, and tiles write theirs in any order",
+                    "pass a copy of it (`.contiguous()`)",
+                )
             for j, other in enumerate(every):
                 # Most lie apart as a whole, which two numbers tell.
                 if j != k and begins[j] < ends[k] and begins[k] < ends[j] and _share(t, other):
                     return self._shared(k, j)
         return None
 
-    # ------------------------------------------------------------------------------------------------------------ errors
     def _label(self, k: int) -> str:
         return f"argument {k + 1}" if k < self.arguments else f"`out` {k + 1 - self.arguments}"
 
     def _shared(self, k: int, j: int) -> TilelinkError:
-        name = dict(self.stored).get(k)
-        return TilelinkError(
-            "TL244" if name is None else "TL240",
-            f"{self._label(k)} of `{self.operator}` shares memory with {self._label(j)}",
-            loc=self.loc,
-            why="results are written during the call, and nothing says what of the other tensor is used before or after"
-            if name is None
-            else f"programs write to `{name}` during the call, and nothing says when it is read under another name",
-            hint="pass memory of its own, or none" if name is None else "pass a copy of one of them",
-        )
+        name, what = dict(self.stored).get(k), f"shares memory with {self._label(j)}"
+        if name is None:
+            why = (
+                "results are written during the call, and nothing says what of the other tensor is used before or after"
+            )
+            return self._wrong("TL244", k, what, why, "pass memory of its own, or none")
+        why = f"programs write to `{name}` during the call, and nothing says when it is read under another name"
+        return self._wrong("TL240", k, what, why, "pass a copy of one of them")
 
-    def _differentiable(self, k: int) -> TilelinkError:
-        return TilelinkError(
-            "TL245",
-            f"{self._label(k)} of `{self.operator}` is written to and requires a gradient",
-            loc=self.loc,
-            why="autograd does not see what an operator does, so gradients would be those of the values before",
-            hint="call it under torch.no_grad(), or take a layer of tilelink.nn, which has gradients",
-        )
-
-    def _folded(self, k: int) -> TilelinkError:
-        return TilelinkError(
-            "TL246",
-            f"{self._label(k)} of `{self.operator}` is written to, and some of its elements share memory",
-            loc=self.loc,
-            why="an expanded or windowed tensor has fewer places than elements, and tiles write theirs in any order",
-            hint="pass a copy of it (`.contiguous()`)",
-        )
+    def _wrong(self, code: str, k: int, what: str, why: str, hint: str) -> TilelinkError:
+        return TilelinkError(code, f"{self._label(k)} of `{self.operator}` {what}", loc=self.loc, why=why, hint=hint)
 
 
 def _span(t: torch.Tensor) -> int:

@@ -38,13 +38,13 @@ class Descriptor:
     block: tuple[int, ...]
 
     def of_argument(self, name: str) -> TensorDescriptor:
-        """Triton's descriptor, for argument `name`.
-
-        Raises:
-            TilelinkError: TL426, there can be none.
-        """
+        """Triton's descriptor, for argument `name`. Raises TL426, there can be none."""
+        tensor = self.tensor
+        if not tensor.numel():
+            # It has no address, and no tile. This memory is nobody's: to touch it is an error.
+            tensor = torch.zeros(self.block, dtype=tensor.dtype, device=tensor.device)
         try:
-            return TensorDescriptor(self.tensor, list(self.tensor.shape), list(self.tensor.stride()), list(self.block))
+            return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(self.block))
         except (AssertionError, ValueError, TypeError) as error:
             raise TilelinkError(
                 "TL426",
@@ -112,6 +112,8 @@ class Backend(ABC):
     """Whether nothing but an operator's reference runs here: processes on CPUs."""
     arenas: Arenas
     """Symmetric memory that is not freed."""
+    late = False
+    """Whether this rank's device began before its host had started all of the call that was timed last."""
 
     # -------------------------------------------------------------------------------------------------------- the ranks
     @property
@@ -126,32 +128,17 @@ class Backend(ABC):
 
     @abstractmethod
     def named(self, name: str) -> Any:
-        """What `within` takes for the group of that name.
-
-        Raises:
-            TilelinkError: TL456, there is none.
-        """
+        """What `within` takes for the group of that name. Raises TL456, there is none."""
 
     @abstractmethod
     def among(self, ranks: Sequence[int]) -> Any:
-        """What `within` takes for some of this backend's ranks, which alone need to call this.
-
-        Args:
-            ranks: in rising order; all of them call this, and no others, each with its groups in the same order.
-
-        Raises:
-            TilelinkError: TL455, this rank is not among them.
-        """
+        """What `within` takes for some of this backend's ranks, in rising order. All of them call this, and no others, each with
+        its groups in the same order. Raises TL455, this rank is not among them."""
 
     @abstractmethod
     def within(self, group: Any) -> Backend:
-        """The backend of a group that this rank is in: its ranks are numbered from 0, its streams are this backend's.
-
-        Collective over the group.
-
-        Raises:
-            TilelinkError: TL454 it is no group, TL455 this rank is not in it.
-        """
+        """The backend of a group that this rank is in: its ranks are numbered from 0, its streams are this backend's. Collective
+        over the group. Raises TL454, it is no group; TL455: this rank is not in it."""
 
     def grid(self, group: Any) -> Grid | None:
         """The axes that a group comes with, such as a `DeviceMesh` of several dimensions; None: it is one of `within`."""
@@ -160,10 +147,7 @@ class Backend(ABC):
 
     def laid_out(self, grid: Grid) -> Self:
         """This backend with its ranks along several axes, the last one of neighbours: the same memory, streams and meetings.
-
-        Raises:
-            TilelinkError: TL457, there are more or fewer ranks.
-        """
+        Raises TL457, there are more or fewer ranks."""
         made = copy.copy(self)
         made.topology = laid_out(self.topology, grid, self._reach_along)
         return made
@@ -184,18 +168,13 @@ class Backend(ABC):
     # ----------------------------------------------------------------------------------------------------------- memory
     def arena(self, nbytes: int) -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
-        bytes in the same order.
-
-        Raises:
-            TilelinkError: TL436 the ranks ask for different sizes, or for none; and as the backend's memory.
-        """
+        bytes in the same order. Raises TL436, they ask for different sizes, or for none; and what the backend's memory does."""
         one_size(nbytes, self._sizes(nbytes))
         arena = Arena(self._block(nbytes), self.rank, self.numbers, self._settle)
         self.arenas.add(arena)
         return arena
 
     def _sizes(self, nbytes: int) -> list[int]:
-        """Collective: how many bytes each rank asks for."""
         return self.agree(nbytes)
 
     @abstractmethod
@@ -207,20 +186,12 @@ class Backend(ABC):
         self.arenas.remove(arena)
 
     def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
-        """The context of the arena that holds a tensor, for the ranks of a line if one is named.
-
-        Raises:
-            TilelinkError: TL439, none does.
-        """
+        """The context of the arena that holds a tensor, for the ranks of a line if one is named. Raises TL439, none does."""
         arena = self.arenas.holding(tensor)
         return arena.context if line is None else arena.along(line)
 
     def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype.
-
-        Raises:
-            TilelinkError: TL439, no arena holds it.
-        """
+        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype. Raises TL439, it lies in none."""
         return self.arenas.holding(tensor).instance(tensor, pe)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -274,11 +245,6 @@ class Backend(ABC):
             host_us: microseconds that the host may take to start it; the device begins after twice as many.
         """
         raise no_kernels()
-
-    @property
-    def late(self) -> bool:
-        """Whether this rank's device began before its host had started all of the call that was timed last."""
-        return False
 
     def read(self, stamps: Sequence[Any]) -> list[int]:
         """Nanoseconds of the clock that this rank's kernels read; waits until the streams have come to the stamps."""
@@ -457,8 +423,6 @@ class Apply:
 
 
 Work: TypeAlias = Launch | Copy | WaitDoorbell | Follow | Apply
-
-
 Step: TypeAlias = Callable[[Call], None]
 """Enqueues a piece of work; what does not change from call to call has been settled."""
 
@@ -481,19 +445,14 @@ def view_of(view: View, call: Call, backend: Backend) -> torch.Tensor:
 
 def ends_of(work: Copy, call: Call, backend: Backend) -> tuple[torch.Tensor, torch.Tensor]:
     """Target and source of a copy, with as few axes as both allow, the last one without gaps."""
-    # One of the two may have an axis of one element more: a slice's, or a tile's that is one position.
     target, source = view_of(work.target, call, backend), view_of(work.source, call, backend)
-    pairs = zip(_longer(target), _longer(source), strict=True)
-    axes = merged((size, to, start) for (size, to), (_, start) in pairs)
+    # One of the two may have an axis of one element more: a slice's, or a tile's that is one position.
+    longer = ([axis for axis in zip(t.shape, t.stride(), strict=True) if axis[0] != 1] for t in (target, source))
+    axes = merged((size, to, start) for (size, to), (_, start) in zip(*longer, strict=True))
     if not axes or axes[-1][1:] != (1, 1):
         axes.append((1, 1, 1))
     shape, to, start = zip(*axes, strict=True)
     return target.as_strided(shape, to), source.as_strided(shape, start)
-
-
-def _longer(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """(size, stride) of each axis that is not of one element."""
-    return [axis for axis in zip(tensor.shape, tensor.stride(), strict=True) if axis[0] != 1]
 
 
 def merged(axes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

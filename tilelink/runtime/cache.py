@@ -26,11 +26,7 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def directory(name: str) -> Path:
-    """A directory of the cache, made if need be: owned by this user, closed to all others.
-
-    Raises:
-        TilelinkError: TL402, TL403.
-    """
+    """A directory of the cache, made if need be: owned by this user, closed to all others. Raises TL402, TL403."""
     root = environment.cache_root() or platformdirs.user_cache_path("tilelink")
     made = root / name
     with writing(made):
@@ -53,13 +49,10 @@ def directory(name: str) -> Path:
 
 def read(path: Path, most: int | None = None) -> bytes | None:
     """What a file of such a directory holds; None where there is none. Nothing is read through a link, or from a file that
-    somebody else has put there or can write.
+    somebody else has put there or can write. Raises TL407, TL403.
 
     Args:
         most: bytes that such a file has at the most.
-
-    Raises:
-        TilelinkError: TL407, TL403.
     """
     with writing(path):
         try:
@@ -94,13 +87,11 @@ def replace(path: Path, text: str) -> None:
 
 
 def made(path: Path, make: Callable[[], str], seconds: float) -> bytes:
-    """What a file holds; where there is none, it is written first, by one process of those that ask at a time.
+    """What a file holds; where there is none, it is written first, by one process of those that ask at a time. Raises TL407,
+    TL403.
 
     Args:
         seconds: to wait for the others.
-
-    Raises:
-        TilelinkError: TL407, TL403.
     """
     with writing(path):
         found = read(path)
@@ -157,14 +148,11 @@ def _foreign(directory: Path, what: str) -> TilelinkError:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What was used last is kept in memory, which stays bounded although every call may have other sizes.
-
 T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Values by key, the `most` that were asked for or set last.
+    """Values by key, the `most` that were asked for or set last: memory stays bounded although every call may have other sizes.
 
     Looking one up costs a tenth of a microsecond, which is why it is not one of the caches that also lock and count.
     """

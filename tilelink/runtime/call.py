@@ -7,7 +7,7 @@ allocates nothing but its results and does not synchronise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -23,7 +23,7 @@ from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ONE_BLOCK, ByRuns
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import backend as W
-from tilelink.runtime.backend import Backend, Stream
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.functions import explained, function_of
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
 
@@ -46,23 +46,15 @@ class KernelEvents:
 
     @staticmethod
     def allocate(backend: Backend, plan: Plan, layout: TraceLayout, workers: int) -> KernelEvents:
-        tiles = max(_tiles(backend, plan, layout, workers))
+        left, tiles = workers, 1  # the most that one worker takes, in any role
+        for role in layout.roles:
+            mine = role.workers if role.workers is not None else max(left, 1)
+            left -= role.workers or 0
+            total = UNKNOWN if role.total is None else int(F.evaluate(role.total, plan.env(backend.rank)))
+            drawn = role.total is None or role.drawn
+            tiles = max(tiles, min(total, UNKNOWN) if drawn else -(-total // mine))
         memory = backend.zeros(workers * (1 + layout.turns * tiles * layout.slots), torch.int64)
         return KernelEvents(layout, workers, tiles, memory)
-
-
-def _tiles(backend: Backend, plan: Plan, layout: TraceLayout, workers: int) -> list[int]:
-    """Per role: the most that one worker takes."""
-    left, found = workers, list[int]()
-    for role in layout.roles:
-        mine = role.workers if role.workers is not None else max(left, 1)
-        left -= role.workers or 0
-        if role.total is None:
-            found.append(UNKNOWN)
-            continue
-        total = int(F.evaluate(role.total, plan.env(backend.rank)))
-        found.append(max(1, min(total, UNKNOWN) if role.drawn else -(-total // mine)))
-    return found
 
 
 What: TypeAlias = Literal["wait", "copy", "compute"]
@@ -93,23 +85,6 @@ class CallEvents:
         for kernel in self.kernels.values():
             kernel.memory.zero_()
 
-    def around(
-        self,
-        stream: Stream,
-        number: int,
-        path: str,
-        what: What,
-        detail: str,
-        act: Callable[[], None],
-    ) -> None:
-        """Let a stream do something between two stamps."""
-        begin = stream.stamp()
-        act()
-        self.streams.append(StreamEvent(number, path, what, detail, begin, stream.stamp()))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One call.
 
 Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
@@ -195,9 +170,14 @@ class _Preparation:
         if events is None or isinstance(action, S.Set):
             return step
         backend, what, detail = self.backend, _DOES.get(type(action), "wait"), self._said(path, action)
-        return lambda call: events.around(
-            W.stream_of(stream, call, backend), stream, path, what, detail, lambda: step(call)
-        )
+
+        def traced(call: W.Call) -> None:
+            on = W.stream_of(stream, call, backend)
+            begin = on.stamp()
+            step(call)
+            events.streams.append(StreamEvent(stream, path, what, detail, begin, on.stamp()))
+
+        return traced
 
     def _said(self, path: str, action: S.Action) -> str:
         """What is copied or computed, in words."""
@@ -261,7 +241,6 @@ class _Preparation:
         return W.View(W.Given(tensor) if remote is None else W.Instance(tensor, remote, shape), piece.box)
 
     def _remote(self, rank: int) -> int | None:
-        """None: this rank."""
         return None if rank == self.backend.rank else rank
 
     # ---------------------------------------------------------------------------------------------------------- memory
@@ -275,13 +254,8 @@ class _Preparation:
         b = self.plan.buffer(tensor)
         return self.workspace.view(f"{tensor}/{self.slot % b.slots}", DTYPES[b.dtype], largest(self.plan, b), pe)
 
-    def ll(self, tensor: str) -> torch.Tensor:
-        """The same of a tensor that comes by the LL protocol, as flags."""
-        name = f"{tensor}.ll/{self.slot % self.plan.buffer(tensor).slots}"
-        return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
-
-    def flags(self, channel: str, what: str) -> torch.Tensor:
-        name = f"{channel}.{what}/{self.slot}"
+    def flags(self, of: str, what: str, slot: int | None = None) -> torch.Tensor:
+        name = f"{of}.{what}/{self.slot if slot is None else slot}"
         return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
 
     def _state(self, what: str) -> torch.Tensor:
@@ -311,7 +285,10 @@ class _Preparation:
         if arg.kind == "credits":
             return W.Credits()
         if arg.kind == "scalar":
-            return self._scalar(arg.of)
+            path, _, constant = arg.of.rpartition(".")
+            value = dict(self.plan.step(path).step.constants)[constant]
+            assert isinstance(value, float)
+            return value
         if arg.kind == "stride":
             assert arg.axis is not None
             return self.first.tensors[arg.of].stride(arg.axis)
@@ -321,7 +298,7 @@ class _Preparation:
             assert arg.formula is not None
             return int(F.evaluate(arg.formula, self.plan.env(self.backend.rank)))
         if arg.kind == "ll":
-            return self.ll(arg.of)
+            return self.flags(arg.of, "ll", self.slot % self.plan.buffer(arg.of).slots)
         if arg.kind in ("flags", "epoch_flags", "expected", "doorbells", "counts", "made", "work_indices"):
             return self.flags(arg.of, arg.kind)
         if arg.kind == "context":
@@ -356,12 +333,6 @@ class _Preparation:
     def _comes_with_the_call(self, tensor: str) -> bool:
         buffer = self.plan.buffer_or_none(tensor)  # of a tensor that nobody reads there are signals alone
         return buffer is not None and buffer.space in ("argument", "result")
-
-    def _scalar(self, name: str) -> float:
-        path, _, constant = name.rpartition(".")
-        value = dict(self.plan.step(path).step.constants)[constant]
-        assert isinstance(value, float)
-        return value
 
     def _order(self, path: str) -> torch.Tensor:
         rows: Any = dict(self.plan.tables)[order_of(path)][self.backend.rank]

@@ -15,12 +15,6 @@ LONGEST_WAIT = 1e6
 """Seconds that a wait may take at the most, where it is limited."""
 BACKENDS = ("simulated", "peer", "nvshmem", "gloo")
 
-_NO_MULTICAST = {
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    "NCCL_NVLS_ENABLE": "0",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessRank:
@@ -32,81 +26,53 @@ class ProcessRank:
 
 
 def distributed() -> ProcessRank | None:
-    """RANK, WORLD_SIZE and LOCAL_RANK (0 if unset); None when no launcher has set the first two.
-
-    Raises:
-        TilelinkError: TL400, one of them is no number.
-    """
+    """RANK, WORLD_SIZE and LOCAL_RANK (0 if unset); None when no launcher has set the first two. Raises TL400, one of them
+    is no number."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
     return ProcessRank(_integer("RANK"), _integer("WORLD_SIZE"), _integer("LOCAL_RANK", "0"))
 
 
 def cache_root() -> Path | None:
-    """TILELINK_CACHE: where emitted files and tuned schedules are kept instead of the user's cache directory; a directory that
-    belongs to this user or to root.
-
-    Raises:
-        TilelinkError: TL400, it names the home of a user that there is not.
-    """
+    """TILELINK_CACHE: where emitted files and tuned schedules are kept instead of the user's cache directory; a directory
+    that belongs to this user or to root. Raises TL400, it names the home of a user that there is not."""
     value = os.environ.get("TILELINK_CACHE")
     try:
         return Path(value).expanduser() if value else None
     except RuntimeError as error:
-        raise TilelinkError(
-            "TL400", f"TILELINK_CACHE is {value!r}: {error}", hint="set it to a directory, or unset it"
-        ) from error
+        hint = "set it to a directory, or unset it"
+        raise TilelinkError("TL400", f"TILELINK_CACHE is {value!r}: {error}", hint=hint) from error
 
 
 def backend() -> str | None:
-    """TILELINK_BACKEND: the backend to run in instead of the one that would be chosen.
-
-    Raises:
-        TilelinkError: TL400, it names no backend.
-    """
+    """TILELINK_BACKEND: the backend to run in instead of the one that would be chosen. Raises TL400, it names no backend."""
     value = os.environ.get("TILELINK_BACKEND")
     if value and value not in BACKENDS:
-        raise TilelinkError(
-            "TL400",
-            f"TILELINK_BACKEND is {value!r}, which is no backend",
-            why="operators run in one of four backends",
-            hint=f"set it to one of {', '.join(BACKENDS)}, or unset it",
-        )
+        hint = f"set it to one of {', '.join(BACKENDS)}, or unset it"
+        raise _refused("TILELINK_BACKEND", value, "backend", "operators run in one of four backends", hint)
     return value or None
 
 
 def group_heap() -> int:
     """TILELINK_GROUP_HEAP: bytes of symmetric memory that the nvshmem backend sets aside for all sub-groups; 1 GiB if unset.
-
-    Raises:
-        TilelinkError: TL400, it is no number above 0.
-    """
+    Raises TL400, it is no number above 0."""
     value = os.environ.get("TILELINK_GROUP_HEAP", str(2**30))
     if not value.isdecimal() or int(value) == 0:
-        raise TilelinkError(
-            "TL400",
-            f"TILELINK_GROUP_HEAP is {value!r}, which is no number of bytes",
-            why="sub-groups of the nvshmem backend take their memory from one block",
-            hint="set it to a number of bytes, such as 1073741824, or unset it",
-        )
+        why = "sub-groups of the nvshmem backend take their memory from one block"
+        hint = "set it to a number of bytes, such as 1073741824, or unset it"
+        raise _refused("TILELINK_GROUP_HEAP", value, "number of bytes", why, hint)
     return int(value)
 
 
 def debug() -> bool:
-    """TILELINK_DEBUG: anything but an empty string or 0 turns debug mode on.
-
-    Every call then compares its sizes between the ranks, checks tables and positions on the device, and waits until it
-    is done.
-    """
+    """TILELINK_DEBUG: anything but an empty string or 0 turns debug mode on: every call compares its sizes between the ranks,
+    checks tables and positions on the device, and waits until it is done."""
     return os.environ.get("TILELINK_DEBUG", "0") not in ("", "0")
 
 
 def watchdog() -> float | None:
     """TILELINK_WATCHDOG: seconds that a wait of a kernel may take before it is reported and ended; None (or 0): for ever.
-
-    Raises:
-        TilelinkError: TL400, it is no number of seconds.
-    """
+    Raises TL400, it is no number of seconds."""
     value = os.environ.get("TILELINK_WATCHDOG", "")
     if value in ("", "0"):
         return None
@@ -115,12 +81,9 @@ def watchdog() -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < LONGEST_WAIT:
-        raise TilelinkError(
-            "TL400",
-            f"TILELINK_WATCHDOG is {value!r}, which is no number of seconds",
-            why="it is how long a wait may take before it is taken for a hang",
-            hint="set it to a number such as 30, longer than any rank is ever late",
-        )
+        why = "it is how long a wait may take before it is taken for a hang"
+        hint = "set it to a number such as 30, longer than any rank is ever late"
+        raise _refused("TILELINK_WATCHDOG", value, "number of seconds", why, hint)
     return seconds
 
 
@@ -143,16 +106,20 @@ def disable_multicast() -> None:
     A process that dies with a multicast object bound can leave the GPUs of its host unusable, also for others. So
     a value set by the user is overwritten.
     """
-    os.environ.update(_NO_MULTICAST)
+    os.environ.update(
+        TORCH_SYMM_MEM_DISABLE_MULTICAST="1",
+        NVSHMEM_DISABLE_NVLS="1",
+        NCCL_NVLS_ENABLE="0",
+    )
 
 
 def _integer(name: str, default: str | None = None) -> int:
     value = os.environ.get(name, default)
     if value is None or not value.isdecimal():
-        raise TilelinkError(
-            "TL400",
-            f"{name} is {value!r}, which is no rank or count",
-            why="the launcher tells each process its place by RANK, WORLD_SIZE and LOCAL_RANK",
-            hint="start with torchrun, or set them to non-negative integers",
-        )
+        why = "the launcher tells each process its place by RANK, WORLD_SIZE and LOCAL_RANK"
+        raise _refused(name, value, "rank or count", why, "start with torchrun, or set them to non-negative integers")
     return int(value)
+
+
+def _refused(name: str, value: str | None, what: str, why: str, hint: str) -> TilelinkError:
+    return TilelinkError("TL400", f"{name} is {value!r}, which is no {what}", why=why, hint=hint)

@@ -11,11 +11,7 @@ from tilelink.errors import Loc, TilelinkError
 
 
 def function_of(named: str | Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself.
-
-    Raises:
-        TilelinkError: TL408, there is none of this name.
-    """
+    """The function itself. Raises TL408, there is none of this name."""
     return _found(named) if isinstance(named, str) else named
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import RankAxis, Topology
-
-if TYPE_CHECKING:
-    import torch
 
 AS = " as "
 """In a backend's name, between that of its ranks and the axes that they are laid out along."""
@@ -27,9 +24,7 @@ class Grid:
 
 
 def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
-    """Raises:
-    TilelinkError: TL457, these are no axes.
-    """
+    """Raises TL457, these are no axes."""
     if not isinstance(axes, Mapping):
         raise TilelinkError(
             "TL457",
@@ -49,13 +44,10 @@ def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
 
 
 def laid_out(topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> Topology:
-    """A topology with its ranks along axes.
+    """A topology with its ranks along axes. Raises TL457, there are more or fewer ranks.
 
     Args:
         reach: how the ranks of a line reach one another.
-
-    Raises:
-        TilelinkError: TL457, there are more or fewer ranks.
     """
     if math.prod(size for _, size in grid.axes) != topology.ranks:
         shown = " x ".join(f"{name}={size}" for name, size in grid.axes)
@@ -85,11 +77,3 @@ def parsed(name: str) -> tuple[str, tuple[tuple[str, int], ...]]:
     base, _, tail = name.partition(AS)
     pairs = (word.partition("=") for word in tail.split(",") if "=" in word)
     return base, tuple((axis, int(size)) for axis, _, size in pairs)
-
-
-def context_along(context: torch.Tensor, ranks: int, line: tuple[int, ...], rank: int) -> torch.Tensor:
-    """The context of an arena for the ranks of a line: `[place in the line, its length, their bases, their numbers]`."""
-    values = context.tolist()
-    bases, numbers = values[2 : 2 + ranks], values[2 + ranks :]
-    picked = [line.index(rank), len(line), *(bases[r] for r in line), *(numbers[r] for r in line)]
-    return context.new_tensor(picked)

@@ -1,4 +1,7 @@
-"""Emitted text -> module -> workers that can run at once; and what Triton says of lines that it does not accept."""
+"""Emitted text -> module -> workers that can run at once; and what Triton says of lines that it does not accept.
+
+The text is saved to a file because Triton reads the source of a kernel from its file, and so that people can read it.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,6 @@ from triton.runtime.jit import JITFunction
 from tilelink.errors import Loc, Note, TilelinkError, whole_line
 from tilelink.ir.kernel import Advice, advised, origin
 from tilelink.runtime import cache
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Emitted text -> module -> workers that can run at once.
-#
-# The text is saved to a file because Triton reads the source of a kernel from its file, and so that people can read it.
 
 _loading = threading.Lock()
 
@@ -56,7 +54,9 @@ def load(
     lines: tuple[tuple[int, Loc], ...] = (),
     advice: tuple[Advice, ...] = (),
 ) -> ModuleType:
-    """The module of an emitted file, whose attributes are its kernels.
+    """The module of an emitted file, whose attributes are its kernels. Raises TL401 not usable as a file name, TL402 others
+    own or can write the cache, TL403 the cache cannot be written, TL404 two texts have one digest, TL407 a file in the cache
+    is not what was written there.
 
     Args:
         source_text: the whole file.
@@ -65,12 +65,8 @@ def load(
         lines: emitted line and the user's line it comes from, for reports.
         advice: what to do about lines that Triton does not accept.
 
-    The same text gives the same module object again, so that what Triton has compiled is kept. Processes that load
-    at the same time share one file.
-
-    Raises:
-        TilelinkError: TL401 not usable as a file name, TL402 others own or can write the cache, TL403 the cache cannot
-            be written, TL404 two texts have one digest, TL407 a file in the cache is not what was written there.
+    The same text gives the same module object again, so that what Triton has compiled is kept. Processes that load at the
+    same time share one file.
     """
     if not name.isidentifier() or not (digest.isascii() and digest.isalnum()):
         raise TilelinkError(
@@ -79,9 +75,8 @@ def load(
             why="the two become a file name and a module name",
             hint="pass an identifier and a digest of letters and digits",
         )
-    module_name = f"tilelink_emitted_{name}_{digest}"
     with _loading:
-        module = _loaded(module_name, source_text) or _import(module_name, _saved(f"{name}_{digest}.py", source_text))
+        module = _loaded(f"tilelink_emitted_{name}_{digest}", f"{name}_{digest}.py", source_text)
         setattr(module, LINES, lines)
         setattr(module, ADVICE, advice)
         return module
@@ -105,11 +100,7 @@ def resident_workers(compiled: Any) -> int:
 
 
 def require_resident(compiled: Any, workers: int) -> None:
-    """Refuse a launch of workers that wait for one another but cannot all run at once.
-
-    Raises:
-        TilelinkError: TL405.
-    """
+    """Refuse a launch of workers that wait for one another but cannot all run at once. Raises TL405."""
     resident = resident_workers(compiled)
     if workers > resident:
         raise TilelinkError(
@@ -120,45 +111,32 @@ def require_resident(compiled: Any, workers: int) -> None:
         )
 
 
-def _loaded(module_name: str, text: str) -> ModuleType | None:
+def _loaded(module_name: str, file_name: str, text: str) -> ModuleType:
     module = sys.modules.get(module_name)
-    if module is None:
-        return None
-    if not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != text:
-        raise TilelinkError(
-            "TL404",
-            f"module {module_name} is already loaded from another text",
-            why="one digest stands for one text",
-            hint="report this: the digest must cover everything that the text depends on",
-        )
-    return module
-
-
-def _import(module_name: str, saved: tuple[Path, str]) -> ModuleType:
-    path, text = saved
-    spec = importlib.util.spec_from_loader(module_name, EmittedLoader(module_name, path, text))
+    if module is not None:
+        if not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != text:
+            raise TilelinkError(
+                "TL404",
+                f"module {module_name} is already loaded from another text",
+                why="one digest stands for one text",
+                hint="report this: the digest must cover everything that the text depends on",
+            )
+        return module
+    path = cache.directory("kernels") / file_name
+    if cache.made(path, lambda: text, seconds=60) != text.encode():
+        raise cache.changed(path, "has another text than the one that its name stands for")
+    loader = EmittedLoader(module_name, path, text)
+    spec = importlib.util.spec_from_loader(module_name, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     linecache.checkcache(str(path))
     sys.modules[module_name] = module
     with contextlib.ExitStack() as undo:
         # A module that does not run to its end is not kept, whatever ended it.
         undo.callback(sys.modules.pop, module_name)
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
         undo.pop_all()
     return module
-
-
-def _saved(file_name: str, text: str) -> tuple[Path, str]:
-    """
-    Raises:
-        TilelinkError: TL407, the file is not what was written there.
-    """
-    path = cache.directory("kernels") / file_name
-    if cache.made(path, lambda: text, seconds=60) != text.encode():
-        raise cache.changed(path, "has another text than the one that its name stands for")
-    return path, text
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -228,16 +206,12 @@ def _compiled(error: CompilationError, names: Mapping[str, Any]) -> tuple[str, i
     while isinstance(at, CompilationError):
         function = functions.get(at.src or "")
         if function is not None and isinstance(at.node, ast.expr | ast.stmt):
-            line = _first_line(function) + at.node.lineno - 1
+            # The compiler begins to count at `def`.
+            ahead = next(n for n, text in enumerate(function.raw_src) if text.lstrip().startswith("def "))
+            line = function.starting_line_number + ahead + at.node.lineno - 1
         said = at.error_message or said
         at = at.__cause__
     return said if at is None else repr(at), line
-
-
-def _first_line(function: JITFunction[Any]) -> int:
-    """Of `def`, which is where the compiler begins to count."""
-    ahead = next(n for n, text in enumerate(function.raw_src) if text.lstrip().startswith("def "))
-    return function.starting_line_number + ahead
 
 
 def _interpreted(trace: TracebackType | None, codes: Set[CodeType], file: str) -> int | None:

@@ -9,13 +9,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from tilelink.errors import Loc, TilelinkError, whole_line
+from tilelink.errors import TilelinkError, whole_line
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
@@ -32,24 +31,21 @@ T = TypeVar("T")
 log = logging.getLogger("tilelink")
 
 
-@cache
+@cache  # once per process
 def say_simulated() -> None:
-    """Once per process."""
     log.warning("no GPU and no torchrun: running in the simulated backend (every rank in this process, on the CPU)")
 
 
-@cache
+@cache  # once per process
 def say_alone() -> None:
-    """Once per process."""
     log.warning(
         "tensors that are passed outside tilelink.launch are those of one rank alone: to simulate several, pass a list with one "
         "tensor per rank for each, or call in tilelink.launch(main, ranks=4)"
     )
 
 
-@cache
+@cache  # once per operator
 def say_no_gradients(name: str) -> None:
-    """Once per operator."""
     log.warning(
         "results of `%s` have no gradient: operators and layers with gradients are in tilelink.nn.functional", name
     )
@@ -82,9 +78,7 @@ def simulated(
         races: look for accesses that nothing orders; or an observer that does, or keeps what it sees.
         delayed_stores: stores may arrive late and in another order, until something orders them.
         nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
-        axes: as of `launch`.
-        watchdog: as of `launch`.
-        debug: as of `launch`.
+        axes, watchdog, debug: as of `launch`.
 
     Raises:
         TilelinkError: TL464 a value that an option cannot have; TL501 a deadlock, with every waiting line; TL507 a race; TL508 no
@@ -181,11 +175,7 @@ def launch(
 def _checks(
     watchdog: Any, debug: Any, seconds: Callable[[], float | None], on: Callable[[], bool]
 ) -> tuple[float | None, bool]:
-    """Seconds that a wait may take (None: any number), and whether calls are checked; as asked, else as is usual here.
-
-    Raises:
-        TilelinkError: TL464, one of them has a value that it cannot have.
-    """
+    """Seconds that a wait may take (None: any number), and whether calls are checked; as asked, else as is usual here."""
     number = isinstance(watchdog, (int, float)) and not isinstance(watchdog, bool)
     usual = "a number of seconds, such as 30, or 0 for waits without a limit"
     _require("watchdog", watchdog, watchdog is None or (number and 0 <= watchdog < environment.LONGEST_WAIT), usual)
@@ -198,23 +188,13 @@ def _whole(value: Any) -> bool:
 
 
 def _require(name: str, value: Any, holds: bool, what: str) -> None:
-    """
-    Raises:
-        TilelinkError: TL464, an option of `launch` has a value that it cannot have.
-    """
     if not holds:
         raise TilelinkError("TL464", f"`launch` cannot take {name}={value!r}", hint=f"pass {what}")
 
 
 def listed(arguments: Sequence[Any], ranks: int | None = None) -> int:
-    """Of how many ranks these lists are, with one entry per rank each.
-
-    Args:
-        ranks: how many there are, where that is known.
-
-    Raises:
-        TilelinkError: TL238, they are not all lists of one length.
-    """
+    """Of how many ranks these lists are, with one entry per rank each; `ranks`, where it is known how many there are. Raises
+    TL238, they are not all lists of one length."""
     count = ranks or len(arguments[0])
     for k, given in enumerate(arguments):
         if not isinstance(given, (list, tuple)) or len(given) != count or not given:
@@ -228,9 +208,7 @@ def listed(arguments: Sequence[Any], ranks: int | None = None) -> int:
 
 
 def check_ranks(ranks: Any) -> None:
-    """Raises:
-    TilelinkError: TL239, that is no number of ranks.
-    """
+    """Raises TL239, that is no number of ranks."""
     if not _whole(ranks) or ranks < 1:
         raise TilelinkError("TL239", f"{ranks!r} is no number of ranks", hint="pass a whole number, 1 or more")
 
@@ -330,7 +308,6 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype = torch.bfloat16, grou
     return require().of(group).empty(tuple(sizes), dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 LIBRARY = "torch.distributed"
 
 
@@ -340,24 +317,18 @@ def without_processes() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        loc = _asked(error.__traceback__)
-        if loc is None or dist.is_initialized():
+        asking, raising, trace = None, "", error.__traceback__
+        while trace is not None:
+            raising = str(trace.tb_frame.f_globals.get("__name__", ""))
+            if not raising.startswith("torch."):
+                asking = whole_line(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+            trace = trace.tb_next
+        if asking is None or not f"{raising}.".startswith(f"{LIBRARY}.") or dist.is_initialized():
             raise
         raise TilelinkError(
             "TL458",
             f"{LIBRARY} has no process group here: {error}",
-            loc=loc,
+            loc=asking,  # the line that called torch
             why="simulated ranks are threads of one process: meshes, process groups and its collectives are for torchrun",
             hint='name ranks by tilelink.group([0, 1]), axes by tilelink.group(axes={"DP": 2, "TP": 2}), and call tilelink.ops',
         ) from error
-
-
-def _asked(trace: TracebackType | None) -> Loc | None:
-    """The line that called torch, where torch.distributed is what raised."""
-    asking, raising = None, ""
-    while trace is not None:
-        raising = str(trace.tb_frame.f_globals.get("__name__", ""))
-        if not raising.startswith("torch."):
-            asking = whole_line(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-        trace = trace.tb_next
-    return asking if f"{raising}.".startswith(f"{LIBRARY}.") else None

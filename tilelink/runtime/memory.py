@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from tilelink.ir import formula as F
-from tilelink.ir.partition import Channel
-from tilelink.ir.plan import COPIES, LL_DATA, Buffer, Plan, StepPlan
-from tilelink.runtime.grid import context_along
+from tilelink.ir.plan import COPIES, LL_DATA, Buffer, Plan
 from tilelink.runtime.refusals import Place, not_shared
 
 if TYPE_CHECKING:
     from tilelink.runtime.backend import Backend
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Arenas: symmetric memory as operators use it, and which of them holds a tensor.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,10 @@ class Arena:
     def along(self, line: tuple[int, ...]) -> torch.Tensor:
         """The context for some of the ranks, this one among them: the same tensor each time."""
         if line not in self._lines:
-            self._lines[line] = context_along(self.context, self._ranks, line, self._rank)
+            values = self.context.tolist()
+            bases, numbers = values[2 : 2 + self._ranks], values[2 + self._ranks :]
+            picked = [line.index(self._rank), len(line), *(bases[r] for r in line), *(numbers[r] for r in line)]
+            self._lines[line] = self.context.new_tensor(picked)
         return self._lines[line]
 
     def peer(self, pe: int) -> torch.Tensor:
@@ -119,11 +117,7 @@ class Arenas:
         return self._arenas[at] if at >= 0 and self._arenas[at].holds(tensor) else None
 
     def holding(self, tensor: torch.Tensor) -> Arena:
-        """The same.
-
-        Raises:
-            TilelinkError: TL439, it lies in none.
-        """
+        """The same. Raises TL439, it lies in none."""
         found = self.find(tensor)
         if found is None:
             raise not_shared(tensor)
@@ -136,9 +130,6 @@ class Arenas:
             return None
         return found.number, tensor.data_ptr() - found.local.data_ptr()
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Workspaces: an operator's slots, flags and counters, per backend and capacity.
 
 DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -173,48 +164,36 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     out = [Region(name, WORD * plan.topology.ranks, True) for name in ("entered", "ready", "left")]
     out += [Region(name, WORD * COPIES, False) for name in ("epoch", "heard")]
     out += [Region("through", WORD, False), Region("last", WORD * COPIES * plan.schedule.slots, False)]
+    slots = range(plan.schedule.slots)
     for b in plan.buffers:
         if b.space == "device" or b.shared:
-            out += _slots(plan, b)
-    for slot in ((s, k) for s in plan.steps if s.deferred for k in range(plan.schedule.slots)):
-        out += _work_indices(plan, *slot)
-    for slot in ((c, k) for c in plan.channels if c.tensor not in plan.ll for k in range(plan.schedule.slots)):
-        out += _flags(plan, *slot)
+            name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
+            if b.tensor in plan.ll:
+                # Memory of its own: what other calls leave behind could read like the number of this one.
+                name, nbytes = f"{b.tensor}.ll", nbytes // LL_DATA * WORD
+            out += [Region(f"{name}/{k}", nbytes, b.shared) for k in range(b.slots)]
+    for step in (s for s in plan.steps if s.deferred):
+        # Its tiles come behind its host's; the first rank has most.
+        own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))
+        sizes = {"made": WORD * max(1, own), "work_indices": WORD}
+        out += [Region(f"{step.path}.{kind}/{k}", nbytes, False) for k in slots for kind, nbytes in sizes.items()]
+    for c in (c for c in plan.channels if c.tensor not in plan.ll):
+        kinds = {"flags": c.scope == "sys", "expected": False} if not c.counted else {}
+        if plan.epoch_signalled:
+            # Numbers of calls, which calls that count notifies must not find among their counts.
+            kinds = {"epoch_flags": True}
+        kinds |= {"doorbells": False} if c.doorbells else {}
+        kinds |= {"counts": False} if c.joined is not None else {}
+        nbytes = WORD * max(1, int(F.evaluate(c.flags, plan.env(0))))
+        out += [Region(f"{c.name}.{kind}/{k}", nbytes, shared) for k in slots for kind, shared in kinds.items()]
     return tuple(out)
 
 
-def _slots(plan: Plan, b: Buffer) -> list[Region]:
-    name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
-    if b.tensor in plan.ll:
-        # Memory of its own: what other calls leave behind could read like the number of this one.
-        name, nbytes = f"{b.tensor}.ll", nbytes // LL_DATA * WORD
-    return [Region(f"{name}/{k}", nbytes, b.shared) for k in range(b.slots)]
-
-
-def _work_indices(plan: Plan, step: StepPlan, slot: int) -> list[Region]:
-    """Of a step whose tiles come behind its host's."""
-    own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))  # of the rank that has most
-    made = Region(f"{step.path}.made/{slot}", WORD * max(1, own), False)
-    return [made, Region(f"{step.path}.work_indices/{slot}", WORD, False)]
-
-
-def _flags(plan: Plan, c: Channel, slot: int) -> list[Region]:
-    kinds = {"flags": c.scope == "sys", "expected": False} if not c.counted else {}
-    if plan.epoch_signalled:
-        # Numbers of calls, which calls that count notifies must not find among their counts.
-        kinds = {"epoch_flags": True}
-    kinds |= {"doorbells": False} if c.doorbells else {}
-    kinds |= {"counts": False} if c.joined is not None else {}
-    nbytes = WORD * max(1, int(F.evaluate(c.flags, plan.env(0))))
-    return [Region(f"{c.name}.{kind}/{slot}", nbytes, symmetric) for kind, symmetric in kinds.items()]
-
-
-def union(some: tuple[Region, ...], others: tuple[Region, ...]) -> tuple[Region, ...]:
+def union(some: Iterable[Region], others: Iterable[Region]) -> tuple[Region, ...]:
     """Every region of either, as large as the larger."""
     both = {r.name: r for r in some}
     for r in others:
-        known = both.get(r.name)
-        both[r.name] = r if known is None or known.nbytes < r.nbytes else known
+        both[r.name] = max(both.get(r.name, r), r, key=lambda region: region.nbytes)
     return tuple(both.values())
 
 
@@ -232,10 +211,6 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """First byte, and the byte after the last."""
     span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     return tensor.data_ptr(), tensor.data_ptr() + (span * tensor.element_size() if tensor.numel() else 0)
-
-
-def _aligned(n: int) -> int:
-    return -(-max(n, 1) // ALIGN) * ALIGN
 
 
 @dataclass(slots=True)
@@ -268,22 +243,14 @@ class Workspace:
         total = {True: 0, False: 0}
         for r in wanted:
             offsets[r.name] = total[r.symmetric]
-            total[r.symmetric] += _aligned(r.nbytes)
+            total[r.symmetric] += -(-max(r.nbytes, 1) // ALIGN) * ALIGN
         arena = backend.arena(max(total[True], ALIGN))
         device = backend.zeros(max(total[False], ALIGN), torch.uint8)
         return Workspace(backend, {r.name: r for r in wanted}, arena, device, offsets)
 
-    def fits(self, wanted: tuple[Region, ...]) -> bool:
-        return all(
-            r.name in self.capacity
-            and self.capacity[r.name].nbytes >= r.nbytes
-            and self.capacity[r.name].symmetric == r.symmetric
-            for r in wanted
-        )
-
-    def grown(self, wanted: tuple[Region, ...]) -> tuple[Region, ...]:
-        """The union of what there is and what is wanted."""
-        return union(tuple(self.capacity.values()), wanted)
+    def fits(self, wanted: Iterable[Region]) -> bool:
+        pairs = ((self.capacity.get(r.name), r) for r in wanted)
+        return all(has is not None and has.nbytes >= r.nbytes and has.symmetric == r.symmetric for has, r in pairs)
 
     def view(self, name: str, dtype: torch.dtype, count: int, pe: int | None = None) -> torch.Tensor:
         """`count` elements of a region, on this rank or on rank `pe`."""

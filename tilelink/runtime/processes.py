@@ -22,13 +22,10 @@ from tilelink.runtime.refusals import no_such_group, not_in_group
 
 
 class ProcessBackend(Backend):
-    """One rank of a process group; ranks are the group's.
+    """One rank of a process group; ranks are the group's. Raises TL435, there is no process group.
 
     Args:
         group: the ranks; None for all of them.
-
-    Raises:
-        TilelinkError: TL435, there is no process group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -120,29 +117,19 @@ class ProcessBackend(Backend):
         return dist.PrefixStore(f"tilelink/{self.group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Processes on CPUs, where nothing is emitted or launched, and operators run their references.
-
 log = logging.getLogger("tilelink")
 
 
-@cache
+@cache  # once per process
 def say_references() -> None:
-    """Once per process."""
     log.warning("no GPU: in these processes operators run their references, in plain torch on the CPU, without overlap")
 
 
 class GlooBackend(ProcessBackend):
-    """One process of a group on CPUs.
+    """One process of a group on CPUs, as of every `ProcessBackend`.
 
     An operator's call is its reference's, with this group: `only_references`. What a plan says is what it would say of
     as many simulated ranks.
-
-    Args:
-        group: the ranks; None for all of them.
-
-    Raises:
-        TilelinkError: TL435, there is no process group.
     """
 
     only_references = True

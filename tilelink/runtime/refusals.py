@@ -18,6 +18,9 @@ Place: TypeAlias = tuple[int, int]
 
 _IN_ORDER = "make the same calls in the same order on all ranks"
 _VERSIONS = "let all ranks run the same code, with the same schedules and settings"
+_EQUAL = (
+    "pass equal shapes and constants, or the global size by name where shards are uneven (`M=…`, of a layer `length=…`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,10 @@ class Stated:
 
 
 def compare_stated(said: Sequence[Stated]) -> None:
-    """Every rank makes the same call in the same way.
+    """Every rank makes the same call in the same way; else TL452, or TL459 where an argument lies elsewhere, on every rank.
 
     Args:
         said: by rank.
-
-    Raises:
-        TilelinkError: TL452, TL459 an argument that lies elsewhere; on every rank.
     """
     compare_calls([each.call for each in said])
     first, texts = said[0], dict[str, tuple[int, str]]()
@@ -64,34 +64,27 @@ def compare_stated(said: Sequence[Stated]) -> None:
             raise _disagreement(other if each.text != text else 0, rank, what, _VERSIONS)
         for (argument, here), (_, there) in zip(first.places, each.places, strict=True):
             if here != there:
-                raise _elsewhere(first, f"argument `{argument}` of `{name}`", here, rank, there)
-
-
-def _elsewhere(first: Stated, argument: str, here: Place | None, rank: int, there: Place | None) -> TilelinkError:
-    return TilelinkError(
-        "TL459",
-        f"{argument} lies {_placed(here)} on rank 0 and {_placed(there)} on rank {rank}",
-        loc=first.loc,
-        why="peers read it where it lies, at the place that it has on their own rank",
-        hint="pass the same contiguous part of the same allocation on every rank, or ordinary tensors, which are copied",
-    )
+                raise TilelinkError(
+                    "TL459",
+                    f"argument `{argument}` of `{name}` lies {_placed(here)} on rank 0 and {_placed(there)} on rank {rank}",
+                    loc=first.loc,
+                    why="peers read it where it lies, at the place that it has on their own rank",
+                    hint="pass the same contiguous part of the same allocation on every rank, or ordinary tensors, which are "
+                    "copied",
+                )
 
 
 def _placed(place: Place | None) -> str:
-    """In flags."""
     return (
-        "in no memory that peers read" if place is None else "at byte {1} of allocation {0} of `empty`".format(*place)
+        "in no memory that peers read" if place is None else f"at byte {place[1]} of allocation {place[0]} of `empty`"
     )
 
 
 def compare_calls(said: Sequence[str]) -> None:
-    """Every rank makes the same call with the same sizes and constants.
+    """Every rank makes the same call with the same sizes and constants; else TL452, on every rank.
 
     Args:
         said: each rank's call in words, by rank.
-
-    Raises:
-        TilelinkError: TL452, on every rank.
     """
     for rank, call in enumerate(said):
         if call != said[0]:
@@ -101,13 +94,10 @@ def compare_calls(said: Sequence[str]) -> None:
 
 
 def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
-    """Every rank needs the same symmetric memory.
+    """Every rank needs the same symmetric memory; else TL452, on every rank.
 
     Args:
         asked: names and bytes of each rank's pieces, by rank.
-
-    Raises:
-        TilelinkError: TL452, on every rank.
     """
     for rank, wanted in enumerate(asked):
         differing = sorted(set(wanted) ^ set(asked[0]))
@@ -118,13 +108,10 @@ def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
 
 
 def compare_meetings(what: Sequence[str]) -> None:
-    """Every rank meets the others for the same reason.
+    """Every rank meets the others for the same reason; else TL452, on every rank.
 
     Args:
         what: each rank does, by rank.
-
-    Raises:
-        TilelinkError: TL452, on every rank.
     """
     for rank, each in enumerate(what):
         if each != what[0]:
@@ -133,15 +120,7 @@ def compare_meetings(what: Sequence[str]) -> None:
 
 
 def one_size(nbytes: int, asked: Sequence[int]) -> None:
-    """Every rank asks for as many bytes of symmetric memory, and for some.
-
-    Args:
-        nbytes: that this rank asks for.
-        asked: that each rank asks for.
-
-    Raises:
-        TilelinkError: TL436, on every rank.
-    """
+    """Every rank, as this one, asks for `nbytes` of symmetric memory, and for some; else TL436, on every rank."""
     if nbytes <= 0 or set(asked) != {nbytes}:
         raise TilelinkError(
             "TL436",
@@ -151,11 +130,6 @@ def one_size(nbytes: int, asked: Sequence[int]) -> None:
         )
 
 
-_EQUAL = (
-    "pass equal shapes and constants, or the global size by name where shards are uneven (`M=…`, of a layer `length=…`)"
-)
-
-
 def _disagreement(one: int, other: int, what: str, hint: str = _EQUAL) -> TilelinkError:
     return TilelinkError(
         "TL452",
@@ -163,10 +137,6 @@ def _disagreement(one: int, other: int, what: str, hint: str = _EQUAL) -> Tileli
         why="an operator's call is collective: every rank passes parts of the same global tensors",
         hint=hint,
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What every kind of backend refuses, in the same words.
 
 
 def not_in_group(rank: int, members: Sequence[int] = ()) -> TilelinkError:
@@ -210,9 +180,7 @@ def reported(rank: int, message: str) -> TilelinkError:
 
 
 def check_arguments(kernel: str, parameters: Iterable[str], given: Iterable[str]) -> None:
-    """Raises:
-    TilelinkError: TL424, a kernel's arguments are not its parameters.
-    """
+    """Raises TL424, a kernel's arguments are not its parameters."""
     missing, unknown = sorted({*parameters} - {*given}), sorted({*given} - {*parameters})
     if missing or unknown:
         said = f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
@@ -225,9 +193,7 @@ def check_arguments(kernel: str, parameters: Iterable[str], given: Iterable[str]
 
 
 def check_copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Raises:
-    TilelinkError: TL423, the two sides of a copy differ.
-    """
+    """Raises TL423, the two sides of a copy differ."""
     if target.shape != source.shape or target.dtype != source.dtype:
         raise no_copy(target, source, "a copy engine moves bytes: both sides have one shape and one dtype")
 

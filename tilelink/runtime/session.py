@@ -19,7 +19,7 @@ from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.grid import Grid, parsed
-from tilelink.runtime.memory import Region, Workspace
+from tilelink.runtime.memory import Region, Workspace, union
 from tilelink.runtime.refusals import compare_memory
 from tilelink.runtime.watchdog import Vigil
 
@@ -53,40 +53,30 @@ class Session:
     vigil: Vigil = field(init=False)
 
     def __post_init__(self, watchdog: float | None, debug: bool) -> None:
-        self.vigil = self._vigil(watchdog, debug)
-
-    def _vigil(self, watchdog: float | None, debug: bool) -> Vigil:
-        return Vigil(self.backend, watchdog, debug, self._doorbells, self._forget, self._unprepare)
+        self.vigil = Vigil(self, watchdog, debug)
 
     def watch_over(self, watchdog: float | None, debug: bool) -> None:
         """Make the calls from now on so; all ranks alike."""
         if (watchdog, debug) == (self.vigil.watchdog, self.vigil.debug):
             return
         self.vigil.stop()
-        self._unprepare()
+        self.unprepare()
         # Off first: if nobody can be made to watch, nothing says that somebody does.
-        self.vigil = self._vigil(None, False)
-        self.vigil = self._vigil(watchdog, debug)
+        self.vigil = Vigil(self, None, False)
+        self.vigil = Vigil(self, watchdog, debug)
         for part in self.groups.values():
             part.watch_over(watchdog, debug)
 
     def check(self) -> None:
-        """Wait for this rank's work, then raise what the watchdog or debug mode has found.
-
-        Raises:
-            TilelinkError: those of `Guard.check`.
-        """
+        """Wait for this rank's work, then raise what the watchdog or debug mode has found. Raises those of `Guard.check`."""
         self.backend.drain()
         for part in dict.fromkeys((self, *self.groups.values())):
             part.vigil.check()
 
     def of(self, group: Any) -> Session:
-        """The session of a sub-group that this rank is in, or of ranks along several axes; this one for None. Collective over
-        the group, the first time.
-
-        Raises:
-            TilelinkError: TL454 it is no group, TL455 this rank is not in it, TL457 its ranks have no such axes.
-        """
+        """The session of a sub-group that this rank is in, or of ranks along several axes; this one for None. Collective
+        over the group, the first time. Raises TL454 it is no group, TL455 this rank is not in it, TL457 its ranks have no
+        such axes."""
         if group is None:
             return self
         if not isinstance(group, Hashable):
@@ -97,30 +87,27 @@ class Session:
             whole = self.backend.within(group) if grid is None else self.of(grid.group).backend
             backend = whole if grid is None else whole.laid_out(grid)
             known = self._known(backend.name)
-            self.groups[group] = Session(backend, self.vigil.watchdog, self.vigil.debug) if known is None else known
+            self.groups[group] = known or Session(backend, self.vigil.watchdog, self.vigil.debug)
         return self.groups[group]
 
     def named(self, name: str) -> Session:
         """The session of the group whose backend has this name; what `of` has not seen yet is collective over the group.
-
-        Raises:
-            TilelinkError: TL456, no group here has it.
-        """
+        Raises TL456, no group here has it."""
         found = self._names.get(name)
         if found is None or not found.backend.alive:
             self._forget_ended()
-            found = self._names[name] = self._known(name) or self._found(*parsed(name))
+            found = self._known(name)
+            if found is None:
+                base, axes = parsed(name)
+                group = None if axes and self._known(base) is self else self.backend.named(base)
+                found = self.of(Grid(axes, group) if axes else group)
+            self._names[name] = found
         return found
 
     def _forget_ended(self) -> None:
         """Groups that were destroyed: torch gives their names to others."""
         self.groups = {key: part for key, part in self.groups.items() if part.backend.alive}
         self._names = {name: part for name, part in self._names.items() if part.backend.alive}
-
-    def _found(self, name: str, axes: tuple[tuple[str, int], ...]) -> Session:
-        """The session of a group by its name, its ranks along axes if there are any."""
-        group = None if axes and self._known(name) is self else self.backend.named(name)
-        return self.of(Grid(axes, group) if axes else group)
 
     def _known(self, name: str) -> Session | None:
         return next((part for part in (self, *self.groups.values()) if part.backend.name == name), None)
@@ -133,11 +120,8 @@ class Session:
         return known
 
     def workspace(self, key: object, wanted: tuple[Region, ...]) -> Workspace:
-        """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes).
-
-        Raises:
-            TilelinkError: TL452, on every rank.
-        """
+        """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes). Raises
+        TL452, on every rank."""
         known = self.workspaces.get(key)
         if known is not None and known.fits(wanted):
             return known
@@ -148,7 +132,7 @@ class Session:
         self.cached(key).clear()
         self.workspaces.pop(key, None)
         if known is not None:
-            wanted = known.grown(wanted)
+            wanted = union(known.capacity.values(), wanted)
             self.backend.barrier()
             if any(captured for _, captured in asked):
                 self.retired.setdefault(key, []).append(known)
@@ -187,17 +171,17 @@ class Session:
             self.backend.barrier()
             known.close()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Free all workspaces; collective."""
         for key in [*self.workspaces]:
             self._drop(key)
 
-    def _unprepare(self) -> None:
+    def unprepare(self) -> None:
         """Every kind of call is prepared again when it comes."""
         for calls in self.prepared.values():
             calls.clear()
 
-    def _doorbells(self) -> list[torch.Tensor]:
+    def doorbells(self) -> list[torch.Tensor]:
         """The flags that streams of this rank wait for."""
         return [words for w in list(self.workspaces.values()) if not w.closed for words in w.doorbells()]
 
@@ -230,7 +214,10 @@ def current() -> Session | None:
     if found is not None:
         _end(found)
     asked = environment.backend()
-    if asked == "simulated" or not (asked == "gloo" or torch.cuda.is_available() or _in_processes()):
+    if asked == "simulated":
+        return None
+    grouped = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if not (asked == "gloo" or torch.cuda.is_available() or environment.distributed() is not None or grouped):
         return None
     session = _process_session()
     _of_process.set(session)
@@ -246,27 +233,17 @@ def _end(session: Session) -> None:
         _process_session.cache_clear()
 
 
-def _in_processes() -> bool:
-    """Whether a launcher has started this process, or it has made a process group with others."""
-    made = dist.is_available() and dist.is_initialized()
-    return environment.distributed() is not None or (made and dist.get_world_size() > 1)
-
-
 @cache
 def _process_session() -> Session:
     """The session of a process started by torchrun (or alone, on one GPU)."""
     name = environment.backend() or ("peer" if torch.cuda.is_available() else "gloo")
     if name == "gloo":
-        from tilelink.runtime.processes import GlooBackend
-
-        return Session(GlooBackend.from_environment(), environment.watchdog(), environment.debug())
-    if name == "nvshmem":
-        from tilelink.runtime.nvshmem import NvshmemBackend
-
-        return Session(NvshmemBackend.from_environment(), environment.watchdog(), environment.debug())
-    from tilelink.runtime.peer import PeerBackend
-
-    return Session(PeerBackend.from_environment(), environment.watchdog(), environment.debug())
+        from tilelink.runtime.processes import GlooBackend as Chosen
+    elif name == "nvshmem":
+        from tilelink.runtime.nvshmem import NvshmemBackend as Chosen
+    else:
+        from tilelink.runtime.peer import PeerBackend as Chosen
+    return Session(Chosen.from_environment(), environment.watchdog(), environment.debug())
 
 
 def require() -> Session:

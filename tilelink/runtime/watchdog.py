@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,8 +22,8 @@ from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.refusals import Stated, compare_meetings, compare_stated, reported
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Which processes of this host are alive.
+if TYPE_CHECKING:
+    from tilelink.runtime.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +125,16 @@ class StoreWatcher:
 
     def close(self) -> None:
         """The process ends: say that this rank leaves by itself; with a status, if an error was not heard by then."""
-        self.stop()
+        self._over.set()
+        self._thread.join()
         if self._guard.failed and (self._dead or not self._guard.taken):
             self._end()
-        self._tell("left", "")
+        self._ask("set", "left", self._guard.rank, "")
 
     def reset(self) -> None:
         """All ranks start afresh, and have come to this point before any guard is reset."""
         with self._lock:
-            self._ask(lambda board: board.delete_key(self._key("failed", self._guard.rank)))
+            self._ask("delete_key", "failed", self._guard.rank)
 
     # --------------------------------------------------------------------------------------------------------- the thread
     def _run(self) -> None:
@@ -164,8 +165,8 @@ class StoreWatcher:
 
     def _hear(self) -> None:
         for rank in range(self._ranks):
-            if rank != self._guard.rank and self._ask(lambda board, r=rank: board.check([self._key("failed", r)])):
-                text = self._ask(lambda board, r=rank: board.get(self._key("failed", r)))
+            if rank != self._guard.rank and self._ask("check", "failed", rank):
+                text = self._ask("get", "failed", rank)
                 if isinstance(text, bytes):
                     self._guard.stop(reported(rank, text.decode()))
                 return
@@ -175,7 +176,7 @@ class StoreWatcher:
             if not ended(process):
                 continue
             del self.peers[rank]
-            left = self._ask(lambda board, r=rank: board.check([self._key("left", r)]))
+            left = self._ask("check", "left", rank)
             error = TilelinkError(
                 "TL472",
                 f"rank {rank} (process {process.pid}) has ended" + ("" if left is True else " without a word"),
@@ -194,7 +195,7 @@ class StoreWatcher:
         error = self._guard.error()
         assert error is not None
         print(f"\n{error}", file=sys.stderr, flush=True)
-        self._tell("failed", error.message)
+        self._ask("set", "failed", self._guard.rank, error.message)
 
     def _end(self) -> None:
         if not self._told:
@@ -205,18 +206,14 @@ class StoreWatcher:
         self._leave(STATUS)
 
     # ----------------------------------------------------------------------------------------------------------- the board
-    def _key(self, what: str, rank: int) -> str:
-        return f"tilelink/watchdog/{what}/{rank}"
-
-    def _tell(self, what: str, text: str) -> None:
-        self._ask(lambda board: board.set(self._key(what, self._guard.rank), text))
-
-    def _ask(self, question: Callable[[Any], object]) -> object:
-        """The answer; None when there is no board any more: whoever kept it has ended."""
+    def _ask(self, method: str, what: str, rank: int, *given: object) -> object:
+        """What a method of the board does with word `what` of a rank; None when there is no board any more: whoever kept it has
+        ended."""
         if self.board is None:
             return None
+        key = f"tilelink/watchdog/{what}/{rank}"
         try:
-            return question(self.board)
+            return getattr(self.board, method)([key] if method == "check" else key, *given)
         except (dist.DistError, RuntimeError):
             self.board = None
             return None
@@ -326,21 +323,39 @@ class Guard:
 
     def error(self) -> TilelinkError | None:
         """What has been found, as one error; None if all is well."""
-        entries = self.entries()
+        entries, rank = self.entries(), self.rank
         if not entries:
             return self._outside
-        findings = [(self._describe.get(e.source) or _forgotten)(e) for e in entries]
+        findings = list(dict.fromkeys((self._describe.get(e.source) or _forgotten)(e) for e in entries))
         if entries[0].kind == "false":
-            return _false(self.rank, findings)
-        return _late(self.rank, entries[0].seconds, findings, self._outside)
+            first, *others = findings
+            return TilelinkError(
+                "TL473",
+                f"on rank {rank}, `{first.step}`: {first.text}",
+                loc=first.loc,
+                why="debug mode checks on the device what a plan takes for granted",
+                hint="look at the table or the expression that gives this value; results of this call are void",
+                notes=tuple(Note(f"rank {rank}, {f.step}: {f.text}", f.loc) for f in others),
+            )
+        # What waits for another rank says more than what waits for that.
+        first, *others = sorted(findings, key=lambda f: set(f.silent) <= {rank})
+        silent = sorted({r for f in findings for r in f.silent if r != rank} or {rank})
+        notes = [Note(f"rank {rank}, {f.step}: {f.text}") for f in others]
+        if self._outside is not None:
+            notes.append(Note(self._outside.message, self._outside.loc))
+        said = ", ".join(map(str, silent))
+        return TilelinkError(
+            "TL470",
+            f"rank {rank} gave up waiting in `{first.step}` after {entries[0].seconds:.1f} s: {first.text}",
+            loc=first.loc,
+            why=f"ranks {said} have not signalled" if len(silent) > 1 else f"rank {said} has not signalled",
+            hint="look at what those ranks do (their reports, a rank that makes other calls); results of this call are void",
+            notes=tuple(notes),
+        )
 
     def check(self) -> None:
-        """Raise what has been found, once.
-
-        Raises:
-            TilelinkError: TL470 a wait took too long, here or (TL471) on another rank, TL472 a rank has ended, TL473 a
-                condition does not hold.
-        """
+        """Raise what has been found, once. Raises TL470 a wait took too long, here or (TL471) on another rank, TL472 a rank
+        has ended, TL473 a condition does not hold."""
         if self.failed and not self.taken:
             with self._lock:
                 error = self.error()
@@ -382,37 +397,6 @@ def _forgotten(entry: Entry) -> Finding:
     return Finding(f"worker {entry.worker}: seen {entry.seen}, expected {entry.expected}", "a call of long ago", None)
 
 
-def _late(rank: int, seconds: float, findings: list[Finding], outside: TilelinkError | None) -> TilelinkError:
-    # What waits for another rank says more than what waits for that.
-    ordered = sorted(dict.fromkeys(findings), key=lambda f: set(f.silent) <= {rank})
-    first, silent = ordered[0], sorted({r for f in findings for r in f.silent if r != rank} or {rank})
-    notes = [Note(f"rank {rank}, {f.step}: {f.text}") for f in ordered]
-    if outside is not None:
-        notes.append(Note(outside.message, outside.loc))
-    return TilelinkError(
-        "TL470",
-        f"rank {rank} gave up waiting in `{first.step}` after {seconds:.1f} s: {first.text}",
-        loc=first.loc,
-        why=f"rank {silent[0]} has not signalled"
-        if len(silent) == 1
-        else f"ranks {', '.join(map(str, silent))} have not signalled",
-        hint="look at what those ranks do (their reports, a rank that makes other calls); results of this call are void",
-        notes=tuple(notes[1:]),
-    )
-
-
-def _false(rank: int, findings: list[Finding]) -> TilelinkError:
-    first = findings[0]
-    return TilelinkError(
-        "TL473",
-        f"on rank {rank}, `{first.step}`: {first.text}",
-        loc=first.loc,
-        why="debug mode checks on the device what a plan takes for granted",
-        hint="look at the table or the expression that gives this value; results of this call are void",
-        notes=tuple(Note(f"rank {rank}, {f.step}: {f.text}", f.loc) for f in dict.fromkeys(findings) if f != first),
-    )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What a session does about hangs and, in debug mode, about calls that do not fit together: before and after each call.
 #
@@ -428,33 +412,21 @@ class Vigil:
     """One rank's part.
 
     Args:
-        backend: whose ranks call together.
+        session: whose ranks call together.
         watchdog: seconds that a wait of a kernel may take; None: for ever.
         debug: whether calls are compared between the ranks, checked on the device, and waited for.
-        doorbells: gives the flags that streams of this rank wait for.
-        forget: collective; drops all memory that calls have left in some state.
-        unprepare: drops what is kept for calls of known kinds.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        watchdog: float | None,
-        debug: bool,
-        doorbells: Callable[[], list[torch.Tensor]],
-        forget: Callable[[], None],
-        unprepare: Callable[[], None],
-    ) -> None:
+    def __init__(self, session: Session, watchdog: float | None, debug: bool) -> None:
         self.watchdog = watchdog
         self.debug = debug
-        self.guard = Guard(backend, watchdog) if watchdog is not None or debug else None
-        self._backend = backend
-        self._forget = forget
-        self._unprepare = unprepare
+        self.guard = Guard(session.backend, watchdog) if watchdog is not None or debug else None
+        self._session = session
+        self._backend = session.backend
         self._agreed: set[object] = set()
         self._watcher: StoreWatcher | None = None
         if self.guard is not None and watchdog is not None:
-            self._watcher = backend.watch_over(self.guard, doorbells)
+            self._watcher = self._backend.watch_over(self.guard, session.doorbells)
 
     @property
     def checks(self) -> Checks:
@@ -466,11 +438,8 @@ class Vigil:
             self._watcher.stop()
 
     def begin(self) -> None:
-        """Before a call: raise what was found in an earlier one. Once that has been raised, start afresh: collective.
-
-        Raises:
-            TilelinkError: those of `Guard.check` and `Guard.require_all`.
-        """
+        """Before a call: raise what was found in an earlier one. Once that has been raised, start afresh: collective. Raises
+        those of `Guard.check` and `Guard.require_all`."""
         if self.guard is None or self.guard.calm:
             return
         self.guard.check()
@@ -481,15 +450,13 @@ class Vigil:
     def compare(self, operator: object, call: Stated | TilelinkError) -> None:
         """All ranks make the same call: looked at before the first of its kind, and in debug mode before each.
 
-        A kind is what all ranks state alike, so all of them meet here or none does. What only one rank may have, such as
-        the alignment of its arguments, makes no other kind.
+        A kind is what all ranks state alike, so all of them meet here or none does. What only one rank may have, such as the
+        alignment of its arguments, makes no other kind. Raises TL452, TL459 they do not, TL471 another rank cannot; `call`
+        itself.
 
         Args:
             operator: whose call it is.
             call: which, or why this rank cannot make it: only in debug mode the others hear of that.
-
-        Raises:
-            TilelinkError: TL452, TL459 they do not, TL471 another rank cannot; `call` itself.
         """
         if isinstance(call, TilelinkError):
             if self.debug and not self._backend.capturing():
@@ -505,16 +472,13 @@ class Vigil:
         compare_stated(said)
         if len(self._agreed) >= AGREED_KEPT:
             # What is kept differs from rank to rank, and no rank may come here without the others.
-            self._unprepare()
+            self._session.unprepare()
             self._agreed.clear()
         self._agreed.add(kind)
 
     def end(self) -> None:
-        """After a call: raise what has been found by now; in debug mode wait for the call, so that it raises its own.
-
-        Raises:
-            TilelinkError: those of `Guard.check`, in debug mode on every rank.
-        """
+        """After a call: raise what has been found by now; in debug mode wait for the call, so that it raises its own. Raises
+        those of `Guard.check`, in debug mode on every rank."""
         if self.guard is None:
             return
         if not self.debug or self._backend.capturing():
@@ -541,14 +505,11 @@ class Vigil:
             self.guard.check()
 
     def agree(self, what: str, value: Any) -> list[Any]:
-        """`backend.agree`, where some rank may start afresh meanwhile.
+        """`backend.agree`, where some rank may start afresh meanwhile. Raises TL471, it does; TL452, it does something else.
 
         Args:
             what: the rank does, as others are to hear of it.
             value: of this rank.
-
-        Raises:
-            TilelinkError: TL471, it does; TL452, it does something else.
         """
         said = self._backend.agree((what, value))
         does = [_does(each) for each in said]
@@ -569,7 +530,7 @@ class Vigil:
         if self._watcher is not None:
             self._watcher.reset()
         self._backend.barrier()
-        self._forget()
+        self._session.forget()
         guard.reset()
 
 

@@ -111,12 +111,12 @@ class Pool:
 
 def first_fit(gaps: Sequence[Sequence[Gap]], nbytes: int) -> int | None:
     """The lowest place where `nbytes` bytes are free for everybody; `gaps` are those of each member, sorted."""
+
+    def free(each: Sequence[Gap], first: int) -> bool:
+        return any(low <= first and first + nbytes <= high for low, high in each)
+
     starts = sorted({low for each in gaps for low, _ in each})
-    return next((s for s in starts if all(_free(each, s, s + nbytes) for each in gaps)), None)
-
-
-def _free(gaps: Sequence[Gap], first: int, last: int) -> bool:
-    return any(low <= first and last <= high for low, high in gaps)
+    return next((first for first in starts if all(free(each, first) for each in gaps)), None)
 
 
 class PoolHeap:
@@ -136,11 +136,7 @@ class PoolHeap:
         self._agree = agree
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
-        """Collective over the group.
-
-        Raises:
-            TilelinkError: TL446, no piece of this size is free on all members.
-        """
+        """Collective over the group. Raises TL446, no piece of this size is free on all members."""
         size = -(-nbytes // _ALIGN) * _ALIGN
         first = first_fit(self._agree(self._pool.gaps), size)
         if first is None:
@@ -152,54 +148,36 @@ class PoolHeap:
             )
         self._pool.take(first, first + size)
         whole = self._pool.block
-        instances = {pe: whole.peers[pe][first : first + nbytes] for pe in self._members}
+        peers = tuple(whole.peers[pe][first : first + nbytes] for pe in self._members)
         bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in self._members)
         local = whole.local[first : first + nbytes]
-        return SymmetricBlock(local, tuple(instances.values()), bases, partial(self._pool.give, first, first + size))
+        return SymmetricBlock(local, peers, bases, partial(self._pool.give, first, first + size))
 
     def reached(self) -> tuple[bool, ...]:
         """For each member, whether pointers of this GPU reach it."""
         return tuple(self._pool.block.bases[pe] != 0 for pe in self._members)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# NVSHMEM's symmetric heap, through nvshmem4py.
-
-
-def nvshmem_heap(backend: GpuBackend, *, by_pointer: bool = True) -> NvshmemHeap:
+class NvshmemHeap:
     """Collective: NVSHMEM's heap for the ranks of `backend`, NVSHMEM being started if need be.
 
-    As `PeerBackend(heap=nvshmem_heap)`, the peer backend runs on NVSHMEM's memory.
-
-    Raises:
-        TilelinkError: TL440, TL442 NVSHMEM is missing, or in use by another group.
-    """
-    library.start(backend.rank, backend.ranks, backend.device, backend.agree)
-    return NvshmemHeap(backend.rank, backend.ranks, backend.device, by_pointer=by_pointer)
-
-
-class NvshmemHeap:
-    """Symmetric memory by `nvshmem_malloc`; NVSHMEM must have been started.
+    As `PeerBackend(heap=NvshmemHeap)`, the peer backend runs on NVSHMEM's memory. Raises TL440, TL442 NVSHMEM is missing,
+    or in use by another group.
 
     Args:
-        rank, ranks: this PE and how many there are.
-        device: this PE's GPU.
         by_pointer: whether peers are addressed by pointers where they can be, or all by the network calls.
     """
 
-    def __init__(self, rank: int, ranks: int, device: torch.device, *, by_pointer: bool = True) -> None:
+    def __init__(self, backend: GpuBackend, *, by_pointer: bool = True) -> None:
+        library.start(backend.rank, backend.ranks, backend.device, backend.agree)
         self.remote = RemoteRanges()
-        self._rank = rank
-        self._ranks = ranks
-        self._device = device
+        self._rank = backend.rank
+        self._ranks = backend.ranks
+        self._device = backend.device
         self._by_pointer = by_pointer
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
-        """Collective.
-
-        Raises:
-            TilelinkError: TL444, NVSHMEM has no memory left.
-        """
+        """Collective. Raises TL444, NVSHMEM has no memory left."""
         nvshmem = library.core()
         try:
             local = nvshmem.tensor((nbytes,), dtype=torch.uint8, except_on_del=False)
@@ -210,8 +188,7 @@ class NvshmemHeap:
                 why="the symmetric heap is limited by the free memory of the fullest GPU",
                 hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
             ) from error
-        bases = tuple(self._base(local, pe) for pe in range(self._ranks))
-        peers = tuple(self._peer(local, pe, base) for pe, base in enumerate(bases))
+        bases, peers = zip(*(self._instance(local, pe) for pe in range(self._ranks)), strict=True)
         return SymmetricBlock(local, peers, bases, partial(self._free, local))
 
     def reached(self) -> tuple[bool, ...]:
@@ -221,26 +198,19 @@ class NvshmemHeap:
         block.release()
         return found
 
-    def _base(self, local: torch.Tensor, pe: int) -> int:
-        if pe == self._rank:
-            return local.data_ptr()
-        return library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
-
-    def _peer(self, local: torch.Tensor, pe: int, base: int) -> torch.Tensor:
+    def _instance(self, local: torch.Tensor, pe: int) -> tuple[int, torch.Tensor]:
+        """Its base, as a `SymmetricBlock` has it, and what streams take for it."""
         # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
         if pe == self._rank:
-            return local
+            return local.data_ptr(), local
+        base: int = library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
         if base:
-            return library.core().get_peer_tensor(local, pe)
-        return self.remote.add(pe, local.data_ptr(), local.numel(), self._device)
+            return base, library.core().get_peer_tensor(local, pe)
+        return base, self.remote.add(pe, local.data_ptr(), local.numel(), self._device)
 
     def _free(self, local: torch.Tensor) -> None:
         self.remote.remove(local.data_ptr())
         library.core().free_tensor(local)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# CUDA streams whose copies also cross the network.
 
 
 class NvshmemStream(CudaStream):
@@ -253,54 +223,44 @@ class NvshmemStream(CudaStream):
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes; either side, not both, may be a rank across the network.
 
-        The other side then lies in the arena, because the network adapter reads and writes registered memory only.
-        Later copies on this stream arrive after this one.
-
-        Raises:
-            TilelinkError: TL423, TL427, TL445 both sides are across the network.
+        The other side then lies in the arena, because the network adapter reads and writes registered memory only. Later
+        copies on this stream arrive after this one. Raises TL423, TL427, TL445 both sides are across the network.
         """
         to, start = self._remote.find(target.data_ptr()), self._remote.find(source.data_ptr())
         if to is None and start is None:
-            super().copy(target, source)
-        elif to is not None and start is None:
-            self._put(*to, source.data_ptr(), pieces(target, source))
-        elif start is not None and to is None:
-            self._get(target.data_ptr(), *start, pieces(target, source))
-        else:
+            return super().copy(target, source)
+        if to is not None and start is not None:
             raise TilelinkError(
                 "TL445",
                 "a copy between two ranks of the network cannot be made from here",
                 why="a rank puts its own memory or gets into it",
                 hint="copy on one of the two ranks",
             )
-
-    def _put(self, pe: int, target: int, source: int, parts: tuple[Piece, ...]) -> None:
-        nvshmem, stream = library.bindings(), self.stream.cuda_stream
-        for part in parts:
-            for to, start in _rows(part):
-                nvshmem.putmem_on_stream(target + to, source + start, part.width, pe, stream)
-        # Puts may overtake one another, and a signal is one too.
-        nvshmem.quiet_on_stream(stream)
-
-    def _get(self, target: int, pe: int, source: int, parts: tuple[Piece, ...]) -> None:
-        for part in parts:
-            for to, start in _rows(part):
-                library.bindings().getmem_on_stream(
-                    target + to, source + start, part.width, pe, self.stream.cuda_stream
-                )
+        nvshmem, parts = library.bindings(), pieces(target, source)
+        if to is not None:
+            pe, address = to
+            _moved(nvshmem.putmem_on_stream, address, source.data_ptr(), parts, pe, self.handle)
+            # Puts may overtake one another, and a signal is one too.
+            nvshmem.quiet_on_stream(self.handle)
+        elif start is not None:
+            pe, address = start
+            _moved(nvshmem.getmem_on_stream, target.data_ptr(), address, parts, pe, self.handle)
+        return None
 
 
-def _rows(part: Piece) -> list[tuple[int, int]]:
-    """(target, source) offset in bytes of each row."""
-    return [(part.target + row * part.target_pitch, part.source + row * part.source_pitch) for row in range(part.rows)]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The `nvshmem` backend.
+def _moved(
+    move: Callable[..., object], target: int, source: int, parts: tuple[Piece, ...], pe: int, stream: int
+) -> None:
+    """Row by row, by a call of NVSHMEM."""
+    for part in parts:
+        for row in range(part.rows):
+            to, start = part.target + row * part.target_pitch, part.source + row * part.source_pitch
+            move(target + to, source + start, part.width, pe, stream)
 
 
 class NvshmemBackend(GpuBackend):
-    """GPUs that reach one another through NVSHMEM.
+    """GPUs that reach one another through NVSHMEM. Raises TL432, TL433, TL435 as for every backend on GPUs, TL440 to TL442
+    NVSHMEM is missing or in use.
 
     Args:
         group: one process per GPU, the same for all backends of the process; None for all of them.
@@ -308,9 +268,6 @@ class NvshmemBackend(GpuBackend):
         whole: the backend that this one is a part of.
 
     Kernels that call the device library are linked with it, which takes seconds each; others are compiled as ever.
-
-    Raises:
-        TilelinkError: TL432, TL433, TL435 as for every backend on GPUs, TL440 to TL442 NVSHMEM is missing or in use.
     """
 
     def __init__(
@@ -324,7 +281,7 @@ class NvshmemBackend(GpuBackend):
         self._whole = whole or self
         self._pool: Pool | None = None
         self.numbers = tuple(self._whole.members.index(m) for m in self.members)
-        heap = nvshmem_heap(self, by_pointer=reach != "network") if whole is None else whole.share(self)
+        heap = NvshmemHeap(self, by_pointer=reach != "network") if whole is None else whole.share(self)
         self._reached: list[tuple[bool, ...]] = self.agree(heap.reached())
         if not all(map(all, self._reached)):
             reach = "network"

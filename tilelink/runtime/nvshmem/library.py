@@ -29,13 +29,11 @@ from tilelink.runtime import cache, environment
 
 
 def called(library: Path) -> Path:
-    """A file of LLVM text with the functions of `library` that kernels call, and what these need; kept in the cache.
+    """A file of LLVM text with the functions of `library` that kernels call, and what these need; kept in the cache. Raises
+    TL402, TL403 the cache is another user's or cannot be written; TL407 somebody else has changed the file.
 
     Args:
         library: the device library as bitcode.
-
-    Raises:
-        TilelinkError: TL402, TL403 the cache is another user's or cannot be written; TL407 somebody else has changed the file.
     """
     found = library.stat()
     caller = _caller()
@@ -98,36 +96,27 @@ DEVICE_STATE = "nvshmemi_device_state_d"
 
 @functools.cache
 def core() -> ModuleType:
-    """nvshmem4py's `nvshmem.core`.
-
-    Raises:
-        TilelinkError: TL440, not installed.
-    """
+    """nvshmem4py's `nvshmem.core`. Raises TL440, not installed."""
     return _module("nvshmem.core")
 
 
 @functools.cache
 def bindings() -> ModuleType:
-    """nvshmem4py's `nvshmem.bindings`: NVSHMEM's C functions without their prefix, on addresses.
-
-    Raises:
-        TilelinkError: TL440, not installed.
-    """
+    """nvshmem4py's `nvshmem.bindings`: NVSHMEM's C functions without their prefix, on addresses. Raises TL440."""
     return _module("nvshmem.bindings")
 
 
 def device_bitcode(capability: int) -> Path:
-    """The device library as LLVM bitcode, of the NVSHMEM package that nvshmem4py brings.
+    """The device library as LLVM bitcode, of the NVSHMEM package that nvshmem4py brings. Raises TL441, not there.
 
     Args:
         capability: of the GPU, as 90. Later releases have a library for each; older ones have one for all.
-
-    Raises:
-        TilelinkError: TL441, not there.
     """
     spec = importlib.util.find_spec("nvidia.nvshmem") if importlib.util.find_spec("nvidia") else None
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        found = {_capability(path): path for path in (Path(folder) / "lib").glob(f"{EXTERN_LIBRARY}*.bc")}
+        # By the least capability that they are for: 90 of `libnvshmem_device_sm_90.bc`, 0 of the one for all.
+        paths = (Path(folder) / "lib").glob(f"{EXTERN_LIBRARY}*.bc")
+        found = {int(path.stem.rpartition("_sm_")[2]) if "_sm_" in path.stem else 0: path for path in paths}
         usable = [at for at in found if at <= capability]
         if usable:
             return found[max(usable)]
@@ -139,25 +128,25 @@ def device_bitcode(capability: int) -> Path:
     )
 
 
-def _capability(bitcode: Path) -> int:
-    """The least that a library is for: 90 of `libnvshmem_device_sm_90.bc`, 0 of the one for all."""
-    return int(bitcode.stem.rpartition("_sm_")[2]) if "_sm_" in bitcode.stem else 0
-
-
 def start(rank: int, ranks: int, device: torch.device, agree: Callable[[Any], list[Any]]) -> None:
-    """Collective: start NVSHMEM with this rank as its PE, or find it started so.
+    """Collective: start NVSHMEM with this rank as its PE, or find it started so. Raises TL440, TL442 the process is another
+    PE already.
 
     Args:
         agree: gives every rank's value on every rank, by rank.
-
-    Raises:
-        TilelinkError: TL440, TL442 the process is another PE already.
     """
     environment.disable_multicast()
     nvshmem = core()
     empty = nvshmem.get_unique_id(empty=True)  # loads the host library, which the status needs
     if _started(nvshmem):
-        _require_same(nvshmem, rank, ranks)
+        pe, pes = nvshmem.my_pe(), nvshmem.n_pes()
+        if (pe, pes) != (rank, ranks):
+            raise TilelinkError(
+                "TL442",
+                f"this process is PE {pe} of {pes} already, and cannot become rank {rank} of {ranks}",
+                why="a process has one NVSHMEM, whose PEs are the ranks of one process group",
+                hint="use one process group for all operators, or the peer backend for subgroups",
+            )
         return
     unique_id = agree(nvshmem.get_unique_id() if rank == 0 else empty)[0]
     device_of_pe = importlib.import_module("cuda.core").Device(device.index)
@@ -172,11 +161,8 @@ def stop() -> None:
 
 
 def prepare(compiled: Any) -> None:
-    """Give a loaded kernel the heap's address; nothing to do if it makes no call of the device library.
-
-    Raises:
-        TilelinkError: TL443, NVSHMEM refuses the kernel.
-    """
+    """Give a loaded kernel the heap's address; nothing to do if it makes no call of the device library. Raises TL443,
+    NVSHMEM refuses the kernel."""
     if DEVICE_STATE not in compiled.asm["ptx"]:
         return
     status = bindings().cumodule_init(compiled.module)
@@ -192,17 +178,6 @@ def prepare(compiled: Any) -> None:
 def _started(nvshmem: ModuleType) -> bool:
     status = nvshmem.InitStatus
     return nvshmem.init_status() in (status.STATUS_IS_INITIALIZED, status.STATUS_LIMITED_MPG, status.STATUS_FULL_MPG)
-
-
-def _require_same(nvshmem: ModuleType, rank: int, ranks: int) -> None:
-    pe, pes = nvshmem.my_pe(), nvshmem.n_pes()
-    if (pe, pes) != (rank, ranks):
-        raise TilelinkError(
-            "TL442",
-            f"this process is PE {pe} of {pes} already, and cannot become rank {rank} of {ranks}",
-            why="a process has one NVSHMEM, whose PEs are the ranks of one process group",
-            hint="use one process group for all operators, or the peer backend for subgroups",
-        )
 
 
 def _module(name: str) -> ModuleType:

@@ -25,9 +25,6 @@ from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher
 from tilelink.runtime.processes import ProcessBackend
 from tilelink.runtime.watchdog import Guard, Process, StoreWatcher, this_process
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where symmetric memory comes from.
-
 
 class Heap(Protocol):
     """Where symmetric memory comes from."""
@@ -38,16 +35,19 @@ class Heap(Protocol):
 
 
 class TorchHeap:
-    """PyTorch's symmetric memory with its CUDA backend: blocks that every rank maps.
+    """PyTorch's symmetric memory with its CUDA backend: blocks that every rank maps. Raises TL430, multicast cannot be
+    switched off any more, or another backend is in use."""
 
-    Raises:
-        TilelinkError: TL430, multicast cannot be switched off any more, or another backend is in use.
-    """
-
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        self._group = group
-        self._device = device
-        _require_no_multicast(device)
+    def __init__(self, backend: GpuBackend) -> None:
+        self._group = backend.group
+        self._device = device = backend.device
+        if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, device.index):
+            raise TilelinkError(
+                "TL430",
+                "PyTorch would bind symmetric memory to NVLink multicast",
+                why="a process that dies with a multicast object bound can leave the GPUs of its host unusable",
+                hint="set TORCH_SYMM_MEM_DISABLE_MULTICAST=1 before anything uses symmetric memory",
+            )
         try:
             # The default backend cannot be set, only kept: PyTorch does not list it among those to choose from.
             if _SymmetricMemory.get_backend(device) != "CUDA":
@@ -61,14 +61,10 @@ class TorchHeap:
             ) from error
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
-        """Collective.
-
-        Raises:
-            TilelinkError: TL431, the peers' memory cannot be mapped.
-        """
+        """Collective. Raises TL431, the peers' memory cannot be mapped."""
         if self._group.size() == 1:
-            local = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-            return SymmetricBlock(local, (local,), (local.data_ptr(),), release=_nothing)
+            local = torch.empty(nbytes, dtype=torch.uint8, device=self._device)  # freed with its last tensor
+            return SymmetricBlock(local, (local,), (local.data_ptr(),), release=lambda: None)
         # Not symmetric_memory.empty: that takes from a pool, where ranks may get different places within a block.
         local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, self._device)
         try:
@@ -85,20 +81,6 @@ class TorchHeap:
         peers = tuple(handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in ranks)
         mappings = [handle]  # they live as long as the handle does
         return SymmetricBlock(local, peers, bases, release=mappings.clear)
-
-
-def _nothing() -> None:
-    """PyTorch frees plain memory with its last tensor."""
-
-
-def _require_no_multicast(device: torch.device) -> None:
-    if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, device.index):
-        raise TilelinkError(
-            "TL430",
-            "PyTorch would bind symmetric memory to NVLink multicast",
-            why="a process that dies with a multicast object bound can leave the GPUs of its host unusable",
-            hint="set TORCH_SYMM_MEM_DISABLE_MULTICAST=1 before anything uses symmetric memory",
-        )
 
 
 OFTEN = 2**30
@@ -130,7 +112,9 @@ class GpuBackend(ProcessBackend):
         self._sides: dict[int, CudaStream] = {}
         self._mains: dict[int, CudaStream] = {}
         self._thread = threading.local()
-        self._current_handle = reach.current_handle()
+        # The handle of a device's current stream, if possible without a Python object around it; Triton asks so too.
+        raw: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._current_handle: Callable[[int], int] = raw or (lambda at: torch.cuda.current_stream(at).cuda_stream)
         self._stopwatch: Stopwatch | None = None
 
     @classmethod
@@ -151,11 +135,7 @@ class GpuBackend(ProcessBackend):
         return made
 
     def _share(self) -> bool:
-        """Whether ranks may share GPUs.
-
-        Raises:
-            TilelinkError: TL433, they do, and may not.
-        """
+        """Whether ranks may share GPUs. Raises TL433, they do, and may not."""
         reach.require_own_gpus(self.places)
         return False
 
@@ -169,7 +149,6 @@ class GpuBackend(ProcessBackend):
         return block
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-        """Makes tensors in plain memory of this rank's GPU, with whatever lies there."""
         # Like one element that is all of them: torch takes half as long as to be told shape, dtype and device.
         one = torch.empty([min(n, 1) for n in shape], dtype=dtype, device=self.device).expand(tuple(shape))
         return partial(torch.empty_like, one, memory_format=torch.contiguous_format)
@@ -181,7 +160,6 @@ class GpuBackend(ProcessBackend):
         return self.zeros(count, torch.int64)
 
     def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
-        """Start a thread that looks after this rank's guard."""
         # Kernels and streams that wait hold up what is behind them; this stream is used for nothing else.
         stream = torch.cuda.Stream(self.device, priority=HIGH_PRIORITY)
 
@@ -201,15 +179,10 @@ class GpuBackend(ProcessBackend):
         return watcher
 
     def drain(self) -> None:
-        """All work of this rank's GPU is complete."""
         torch.cuda.synchronize(self.device)
 
     def main_stream(self) -> CudaStream:
-        """The caller's current stream.
-
-        Raises:
-            TilelinkError: TL438, the current device has changed since the backend was made.
-        """
+        """The caller's current stream. Raises TL438, the current device has changed since the backend was made."""
         if torch.cuda.current_device() != self.device.index:
             raise TilelinkError(
                 "TL438",
@@ -238,49 +211,33 @@ class GpuBackend(ProcessBackend):
         return settled(work, stream, self, self.launcher, first)
 
     def capturing(self) -> bool:
-        """Whether the caller's current stream is being captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
-    @property
-    def late(self) -> bool:
-        return self._stopwatch is not None and self._stopwatch.late
-
     def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
-        """Collective: milliseconds on this rank's GPU.
-
-        Raises:
-            TilelinkError: TL460, the call does not end.
-        """
+        """As of every backend; raises TL460 if the call does not end."""
         if self._stopwatch is None:
             self._stopwatch = Stopwatch(self.device, self.group)
         self.barrier()
-        return self._stopwatch.time(call, host_us)
+        ms = self._stopwatch.time(call, host_us)
+        self.late = self._stopwatch.late
+        return ms
 
     def read(self, stamps: Sequence[Any]) -> list[int]:
         """Nanoseconds of this GPU's clock, to half a microsecond."""
         return clocks.read(self.device, stamps)
 
     def skew(self) -> int:
-        """Collective: nanoseconds by which this GPU's clock is ahead of rank 0's, to within a few microseconds."""
         mine = clocks.together(self.device, self.group)
         first = self.agree(mine)[0]
         return round(statistics.median(a - b for a, b in zip(mine, first, strict=True)))
 
     def agree(self, value: Any) -> list[Any]:
-        """Collective, on the host: every rank's `value`, which must be picklable, by rank.
-
-        Raises:
-            TilelinkError: TL437, while capturing.
-        """
+        """As of every backend; raises TL437 while capturing."""
         self._require_no_capture("ranks cannot agree")
         return super().agree(value)
 
     def barrier(self) -> None:
-        """Collective, on host and device: all earlier work of all ranks is complete.
-
-        Raises:
-            TilelinkError: TL437, while capturing.
-        """
+        """As of every backend; raises TL437 while capturing."""
         self._require_no_capture("ranks cannot meet at a barrier")
         torch.cuda.synchronize(self.device)
         if self.ranks > 1:
@@ -300,24 +257,17 @@ class GpuBackend(ProcessBackend):
             )
 
 
-def torch_heap(backend: GpuBackend) -> TorchHeap:
-    """PyTorch's symmetric memory for the ranks of `backend`."""
-    return TorchHeap(backend.group, backend.device)
-
-
 class PeerBackend(GpuBackend):
-    """GPUs that reach one another's memory. Ranks may share them, if the user asks for it (`environment.share_gpus`).
+    """GPUs that reach one another's memory. Ranks may share them, if the user asks for it (`environment.share_gpus`). Raises
+    TL432, TL433, TL435 as for every backend on GPUs, TL434 some GPU cannot reach another.
 
     Args:
         group: one process per GPU; None for all of them.
         heap: makes the heap that symmetric memory comes from.
-
-    Raises:
-        TilelinkError: TL432, TL433, TL435 as for every backend on GPUs, TL434 some GPU cannot reach another.
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None = None, *, heap: Callable[[GpuBackend], Heap] = torch_heap
+        self, group: dist.ProcessGroup | None = None, *, heap: Callable[[GpuBackend], Heap] = TorchHeap
     ) -> None:
         super().__init__(group, "peer")
         gap = reach.first_gap(self.rank, self.device, self.places)

@@ -14,9 +14,6 @@ import triton.language as tl
 from tilelink.device.clocks import clock
 from tilelink.errors import TilelinkError
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The clock that kernels read, and what streams' events are on it.
-
 MEETINGS = 9
 
 
@@ -82,13 +79,10 @@ class Stopwatch:
         """Whether the device began before the host had enqueued all of the last call."""
 
     def time(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
-        """Milliseconds on this rank's device. Collective.
+        """Milliseconds on this rank's device. Collective. Raises TL460, the call does not end.
 
         Args:
             host_us: microseconds that the host may take; its start is twice as long.
-
-        Raises:
-            TilelinkError: TL460, the call does not end.
         """
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         # Read three times the cache's size: lines that a write leaves behind would have to be written back meanwhile.

@@ -121,11 +121,8 @@ def operate(operations: Any, stream: int) -> None:
 
 def enter(device: int) -> None:
     """Let this thread have a context: a fresh one has none until a call of the CUDA runtime needs one."""
-    handle, context = ctypes.c_int(), ctypes.c_void_p()
-    check(library().cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
-    if context.value is None:
-        check(library().cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
-        check(library().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), "cuDevicePrimaryCtxRetain")
+    if _told(ctypes.c_void_p, "cuCtxGetCurrent") is None:
+        context = _told(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", _told(ctypes.c_int, "cuDeviceGet", device))
         check(library().cuCtxSetCurrent(context), "cuCtxSetCurrent")
 
 
@@ -133,35 +130,31 @@ class Event:
     """A point in a stream, which can be set again and again; whoever waits means the point that it was set to last."""
 
     def __init__(self) -> None:
-        made = ctypes.c_void_p()
-        check(library().cuEventCreate(ctypes.byref(made), _UNTIMED), "cuEventCreate")
-        self.handle = made.value
+        self.handle = _told(ctypes.c_void_p, "cuEventCreate", _UNTIMED)
         weakref.finalize(self, library().cuEventDestroy_v2, self.handle).atexit = False
 
 
 def blocks_per_multiprocessor(function: int, threads: int, shared_bytes: int) -> int:
     """How many blocks of a loaded `CUfunction` one multiprocessor holds, given its registers and shared memory."""
-    blocks = ctypes.c_int()
-    # An attribute: `library()[…]` would be another object, without the types, and cut the handle to 32 bits.
-    ask = library().cuOccupancyMaxActiveBlocksPerMultiprocessor
-    check(ask(ctypes.byref(blocks), function, threads, shared_bytes), "cuOccupancyMaxActiveBlocksPerMultiprocessor")
-    return blocks.value
+    return _told(ctypes.c_int, "cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes)
 
 
 def copy_engines(device: int) -> int:
     """Copy engines of the GPU with this index."""
-    handle, count = ctypes.c_int(), ctypes.c_int()
-    check(library().cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
-    status = library().cuDeviceGetAttribute(ctypes.byref(count), _COPY_ENGINES, handle)
-    check(status, "cuDeviceGetAttribute")
-    return count.value
+    return _told(ctypes.c_int, "cuDeviceGetAttribute", _COPY_ENGINES, _told(ctypes.c_int, "cuDeviceGet", device))
 
 
 def reserve_addresses(nbytes: int) -> int:
     """A range of addresses with no memory behind it; the size is a multiple of 2 MiB."""
-    first = ctypes.c_uint64()
-    check(library().cuMemAddressReserve(ctypes.byref(first), nbytes, 0, 0, 0), "cuMemAddressReserve")
-    return first.value
+    return _told(ctypes.c_uint64, "cuMemAddressReserve", nbytes, 0, 0, 0)
+
+
+def _told(kind: Any, call: str, *given: Any) -> Any:
+    """What a call of the driver writes where its first argument points."""
+    found = kind()
+    # An attribute: `library()[…]` would be another object, without the types, and cut handles to 32 bits.
+    check(getattr(library(), call)(ctypes.byref(found), *given), call)
+    return found.value
 
 
 def release_addresses(address: int, nbytes: int) -> None:
@@ -171,11 +164,8 @@ def release_addresses(address: int, nbytes: int) -> None:
 
 @functools.cache
 def library() -> Any:
-    """The CUDA driver's library, with the types of the functions that are called here.
-
-    Raises:
-        TilelinkError: TL420 on HIP, TL421 there is none.
-    """
+    """The CUDA driver's library, with the types of the functions that are called here. Raises TL420 on HIP, TL421 there is
+    none."""
     if torch.version.hip:
         raise TilelinkError(
             "TL420",
@@ -200,10 +190,7 @@ def library() -> Any:
 
 
 def check(status: int, call: str) -> None:
-    """
-    Raises:
-        TilelinkError: TL422, the driver's status is not success.
-    """
+    """Raises TL422, the driver's status is not success."""
     if status == 0:
         return
     name = ctypes.c_char_p()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,6 +20,7 @@ log = logging.getLogger("tilelink")
 
 TRYING_OUT = "or, to try things out slowly in the backend peer, set TILELINK_SHARE_GPUS=1"
 """What is left to those who have fewer GPUs than ranks."""
+_TURNS = "kernels of two processes take turns on a GPU, and these wait for one another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,7 @@ class Place:
 
 
 def current_device() -> torch.device:
-    """The GPU of this process.
-
-    Raises:
-        TilelinkError: TL432, there is none.
-    """
+    """The GPU of this process. Raises TL432, there is none."""
     if not torch.cuda.is_available():
         raise TilelinkError(
             "TL432",
@@ -47,14 +43,11 @@ def current_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def current_handle() -> Callable[[int], int]:
-    """What gives the handle of the current stream of a device, if possible without a Python object around it."""
-    found: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # Triton asks so too
-    return found or (lambda device: torch.cuda.current_stream(device).cuda_stream)
+def _uuid(index: int) -> str:
+    return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def place_of(device: torch.device) -> Place:
-    """This rank's place."""
     return Place(platform.node(), _uuid(device.index))
 
 
@@ -72,25 +65,20 @@ def describe(device: torch.device) -> Device:
 
 
 def require_own_gpus(places: Sequence[Place]) -> None:
-    """Refuse two ranks on one GPU: their kernels wait for one another and may not run at the same time.
-
-    Raises:
-        TilelinkError: TL433.
-    """
+    """Refuse, by TL433, two ranks on one GPU: their kernels wait for one another and may not run at the same time."""
     for rank, place in enumerate(places):
         first = places.index(place)
         if first != rank:
             raise TilelinkError(
                 "TL433",
                 f"ranks {first} and {rank} run on one GPU",
-                why="kernels of two processes take turns on a GPU, and these wait for one another",
+                why=_TURNS,
                 hint=f"call torch.cuda.set_device(LOCAL_RANK) before the first operator, {TRYING_OUT}",
             )
 
 
-@cache
+@cache  # once per process
 def say_shared(ranks: int, gpus: int) -> None:
-    """Once per process: so many ranks share so many GPUs."""
     log.warning(
         "TILELINK_SHARE_GPUS is set, %d ranks run on %d GPUs: kernels take turns, torch's collectives go through the "
         "host, and times mean nothing",
@@ -116,32 +104,22 @@ def first_gap(rank: int, device: torch.device, places: Sequence[Place]) -> str |
 
 
 def require_no_gap(gaps: Sequence[str | None]) -> None:
-    """Refuse ranks that do not all reach one another; `gaps` is what `first_gap` said on every rank.
-
-    Raises:
-        TilelinkError: TL434.
-    """
-    for gap in gaps:
-        if gap is not None:
-            raise TilelinkError(
-                "TL434",
-                f"GPUs cannot address one another's memory: {gap}",
-                why="in the backend peer every rank loads from and stores to every other",
-                hint="set TILELINK_BACKEND=nvshmem, or choose ranks whose GPUs are linked",
-            )
-
-
-def _uuid(index: int) -> str:
-    return str(torch.cuda.get_device_properties(index).uuid)
+    """Refuse, by TL434, ranks that do not all reach one another; `gaps` is what `first_gap` said on every rank."""
+    gap = next((gap for gap in gaps if gap is not None), None)
+    if gap is not None:
+        raise TilelinkError(
+            "TL434",
+            f"GPUs cannot address one another's memory: {gap}",
+            why="in the backend peer every rank loads from and stores to every other",
+            hint="set TILELINK_BACKEND=nvshmem, or choose ranks whose GPUs are linked",
+        )
 
 
 def join() -> None:
     """Collective: make the group of all processes, one per GPU, unless the user has; of this process if it is alone.
 
-    Where ranks share GPUs, processes are dealt out to them in turn.
-
-    Raises:
-        TilelinkError: TL432 no GPU, TL433 more processes on this host than GPUs.
+    Where ranks share GPUs, processes are dealt out to them in turn. Raises TL432 no GPU, TL433 more processes on this host
+    than GPUs.
     """
     current_device()
     if dist.is_initialized():
@@ -156,20 +134,15 @@ def join() -> None:
         # NCCL refuses two ranks on one GPU. Gloo takes tensors of GPUs, too: through the host.
         dist.init_process_group("gloo")
         return
-    device = torch.device("cuda", _own_gpu(place))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-
-
-def _own_gpu(place: environment.ProcessRank) -> int:
     gpus = torch.cuda.device_count()
-    if gpus == 1:
-        return 0  # the launcher shows each process its own GPU
-    if place.local_rank >= gpus:
+    mine = place.local_rank if gpus > 1 else 0  # a launcher may show each process its own GPU alone
+    if mine >= gpus:
         raise TilelinkError(
             "TL433",
-            f"process {place.local_rank} of this host has no GPU of its own: there are {gpus}",
-            why="kernels of two processes take turns on a GPU, and these wait for one another",
+            f"process {mine} of this host has no GPU of its own: there are {gpus}",
+            why=_TURNS,
             hint=f"start torchrun with --nproc-per-node={gpus}, {TRYING_OUT}",
         )
-    return place.local_rank
+    device = torch.device("cuda", mine)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)

@@ -18,9 +18,6 @@ from tilelink.runtime.kernels import compiling
 from tilelink.runtime.peer import driver
 from tilelink.runtime.refusals import check_arguments, check_copy, no_copy
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The geometry of a strided copy: tensors -> pieces that one driver call each can move.
-
 _LARGEST_PITCH = 2**31 - 1
 """What `cuMemcpy2DAsync` takes on every device."""
 
@@ -41,11 +38,8 @@ class Piece:
 
 
 def pieces(target: torch.Tensor, source: torch.Tensor) -> tuple[Piece, ...]:
-    """Pieces that together copy `source` to `target`, both with rows (the last axis) contiguous; none if empty.
-
-    Raises:
-        TilelinkError: TL423, shapes or dtypes differ, or rows are not contiguous.
-    """
+    """Pieces that together copy `source` to `target`, both with rows (the last axis) contiguous; none if empty. Raises
+    TL423, shapes or dtypes differ, or rows are not contiguous."""
     check_copy(target, source)
     found = _pieces(tuple(target.shape), target.stride(), source.stride(), target.element_size())
     if found is None:
@@ -69,22 +63,11 @@ def _pieces(
     if axes and all(width <= stride * item <= _LARGEST_PITCH for stride in axes[-1][1:]):
         rows, target_step, source_step = axes.pop()
         target_pitch, source_pitch = target_step * item, source_step * item
-    starts = itertools.product(*(range(size) for size, _, _ in axes))
-    return tuple(
-        Piece(
-            sum(i * axis[1] for i, axis in zip(at, axes, strict=True)) * item,
-            sum(i * axis[2] for i, axis in zip(at, axes, strict=True)) * item,
-            width,
-            rows,
-            target_pitch,
-            source_pitch,
-        )
-        for at in starts
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Starts Triton kernels: arguments by name, refused when its workers cannot all run at once.
+    found = list[Piece]()
+    for at in itertools.product(*(range(size) for size, _, _ in axes)):
+        to, start = (sum(i * axis[side] for i, axis in zip(at, axes, strict=True)) * item for side in (1, 2))
+        found.append(Piece(to, start, width, rows, target_pitch, source_pitch))
+    return tuple(found)
 
 
 class Launcher:
@@ -117,12 +100,9 @@ class Launcher:
         The first launch of each specialisation compiles it; `warmup` finds the later ones in Triton's own cache, and
         starting what it gives spares a second look at the arguments.
 
-        Its loops have as many stages as asked for, or as shared memory holds.
-
-        Raises:
-            TilelinkError: TL405 more workers than can run at once, TL410 more shared memory than there is, TL412 a line
-                that Triton does not accept, TL424 arguments and parameters differ, TL425 a tensor is elsewhere, TL426 a
-                tensor has no TMA descriptor.
+        Its loops have as many stages as asked for, or as shared memory holds. Raises TL405 more workers than can run at
+        once, TL410 more shared memory than there is, TL412 a line that Triton does not accept, TL424 arguments and
+        parameters differ, TL425 a tensor is elsewhere, TL426 a tensor has no TMA descriptor.
         """
         compiled, values = self.load(kernel, workers, args, options)
         compiled[(workers, 1, 1)](*values, stream=stream)
@@ -134,7 +114,10 @@ class Launcher:
         compiled = self._compiled(kernel, options, dict(grid=(workers,), **self._options, **values))
         _ = compiled.run  # loads it, which checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
-            self._admit(compiled, workers)
+            kernels.require_resident(compiled, workers)
+            if self._prepare is not None and compiled not in self._admitted:
+                self._prepare(compiled)
+            self._admitted[compiled] = workers
         return compiled, [values[name] for name in kernel.arg_names]
 
     def _compiled(self, kernel: Any, options: KernelOptions, given: Mapping[str, Any]) -> Any:
@@ -152,37 +135,26 @@ class Launcher:
             hint="give it smaller tiles",
         )
 
-    def _admit(self, compiled: Any, workers: int) -> None:
-        kernels.require_resident(compiled, workers)
-        if self._prepare is not None and compiled not in self._admitted:
-            self._prepare(compiled)
-        self._admitted[compiled] = workers
-
     def _value(self, name: str, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._here(name, value)
-        if isinstance(value, Descriptor):
-            self._here(name, value.tensor)
-            if not value.tensor.numel():
-                value = Descriptor(self.unused(value.tensor.dtype, value.block), value.block)
-            return value.of_argument(name)
-        return value
-
-    def unused(self, dtype: torch.dtype, block: tuple[int, ...]) -> torch.Tensor:
-        """Memory for the descriptor of an empty tensor, which has no address, and no tile that a kernel would touch."""
-        if (dtype, block) not in self._unused:
-            self._unused[dtype, block] = torch.zeros(block, dtype=dtype, device=self.device)
-        return self._unused[dtype, block]
-
-    def _here(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device != self.device:
+        tensor = value.tensor if isinstance(value, Descriptor) else value
+        if isinstance(tensor, torch.Tensor) and tensor.device != self.device:
             raise TilelinkError(
                 "TL425",
                 f"argument {name} is on {tensor.device}, and this rank runs on {self.device}",
                 why="kernels see the memory of their own GPU and the symmetric memory of its peers",
                 hint=f"move it: {name}.to({str(self.device)!r})",
             )
-        return tensor
+        if not isinstance(value, Descriptor):
+            return value
+        if not value.tensor.numel():
+            value = Descriptor(self.unused(value.tensor.dtype, value.block), value.block)
+        return value.of_argument(name)
+
+    def unused(self, dtype: torch.dtype, block: tuple[int, ...]) -> torch.Tensor:
+        """Memory for the descriptor of an empty tensor, which has no address, and no tile that a kernel would touch."""
+        if (dtype, block) not in self._unused:
+            self._unused[dtype, block] = torch.zeros(block, dtype=dtype, device=self.device)
+        return self._unused[dtype, block]
 
 
 HIGH_PRIORITY = -1
@@ -200,21 +172,22 @@ class CudaStream:
         self._launcher = launcher
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
-        """Start `workers` instances of a `triton.jit` kernel; raises as `Launcher.launch` does."""
         self._launcher.launch(kernel, workers, args, self.handle, options)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy bytes by a copy engine; either side may be a peer's memory.
-
-        Raises:
-            TilelinkError: TL423 not of one shape and dtype with contiguous rows, TL427 not on a GPU.
-        """
+        """Copy bytes by a copy engine; either side may be a peer's memory. Raises TL423 not of one shape and dtype with
+        contiguous rows, TL427 not on a GPU."""
         require_gpu(target, source)
         if torch.version.hip:
             with torch.cuda.stream(self.stream):
                 target.copy_(source, non_blocking=True)
-        else:
-            self._copy_pieces(target, source)
+            return
+        for p in pieces(target, source):
+            to, start = target.data_ptr() + p.target, source.data_ptr() + p.source
+            if p.rows == 1:
+                driver.copy_bytes(to, start, p.width, self.handle)
+            else:
+                driver.copy_rows(to, p.target_pitch, start, p.source_pitch, p.width, p.rows, self.handle)
 
     def apply(
         self,
@@ -223,7 +196,6 @@ class CudaStream:
         output: torch.Tensor | None,
         constants: Mapping[str, Any],
     ) -> None:
-        """Let a library compute on this stream; whatever the function raises."""
         # `torch.cuda.stream` does the same, and takes its host 9 µs to find the device out.
         before = torch.cuda.current_stream(self.stream.device_index)
         torch.cuda.set_stream(self.stream)
@@ -240,10 +212,8 @@ class CudaStream:
         """Block the stream until the one-element int64 `doorbell` is at least `times`, then set it back to 0.
 
         The stream looks at the low half only: a doorbell is rung less than 2**31 times. A stream that waits can hold up
-        others that share its hardware queue, so enqueue whatever rings the doorbell first where both are known.
-
-        Raises:
-            TilelinkError: TL420 on HIP, TL428 `doorbell` is none.
+        others that share its hardware queue, so enqueue whatever rings the doorbell first where both are known. Raises TL420
+        on HIP, TL428 `doorbell` is none.
         """
         if doorbell.dtype != torch.int64 or doorbell.numel() != 1 or not doorbell.is_cuda:
             raise TilelinkError(
@@ -254,38 +224,18 @@ class CudaStream:
             )
         driver.operate(driver.doorbell_operations(doorbell.data_ptr(), times), self.handle)
 
-    def record(self) -> torch.cuda.Event:
-        """A point after everything enqueued so far."""
-        event = torch.cuda.Event()
-        event.record(self.stream)
-        return event
+    def record(self) -> Any:
+        return self.stream.record_event()
 
-    def stamp(self) -> torch.cuda.Event:
-        """A point whose time can be read."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self.stream)
-        return event
+    def stamp(self) -> Any:
+        return self.stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def wait(self, event: Any) -> None:
-        """Let what is enqueued from now on begin after `event`, which some CudaStream recorded."""
         self.stream.wait_event(event)
-
-    def _copy_pieces(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        for piece in pieces(target, source):
-            to, start = target.data_ptr() + piece.target, source.data_ptr() + piece.source
-            if piece.rows == 1:
-                driver.copy_bytes(to, start, piece.width, self.handle)
-            else:
-                driver.copy_rows(
-                    to, piece.target_pitch, start, piece.source_pitch, piece.width, piece.rows, self.handle
-                )
 
 
 def require_gpu(*tensors: torch.Tensor) -> None:
-    """
-    Raises:
-        TilelinkError: TL427, one of them is not on a GPU.
-    """
+    """Raises TL427, one of them is not on a GPU."""
     for tensor in tensors:
         if not tensor.is_cuda:
             raise TilelinkError(

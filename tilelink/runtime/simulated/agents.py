@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from threading import Lock, Thread
 from types import CodeType, FrameType
@@ -17,9 +17,6 @@ from greenlet import GreenletExit, greenlet
 
 from tilelink.errors import Loc, whole_line
 from tilelink.ir.kernel import origin
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What is accessed: rectangles of memory, scattered elements, single flags.
 
 Proxy = Literal["threads", "atomics", "bulk"]
 """How memory is accessed: by all threads (loads and stores), by a block of atomics, or by a bulk copy (descriptor, TMA)."""
@@ -89,39 +86,13 @@ class Atomic:
     exchange: bool = True
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a coroutine is: the Triton functions among its Python frames, and their lines.
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One frame of an agent: a function of an emitted file, or of a module that it calls."""
-
-    function: str
-    file: str
-    line: int
-    frame: FrameType
-
-
-def chain(frame: FrameType | None, codes: Set[CodeType]) -> list[Step]:
-    """The Triton functions that are running, innermost first; `codes` are those of all that ever ran."""
-    steps = []
+def frames(frame: FrameType | None, codes: Set[CodeType], file: str | None = None) -> Iterator[FrameType]:
+    """Those of Triton functions, of one file or of all, innermost first; `codes` are those of all that ever ran."""
     while frame is not None:
         code = frame.f_code
-        if code in codes:
-            steps.append(Step(code.co_name, code.co_filename, frame.f_lineno, frame))
+        if (file is None or code.co_filename == file) and code in codes:  # in this order: hashing a code takes long
+            yield frame
         frame = frame.f_back
-    return steps
-
-
-def innermost(frame: FrameType | None, codes: Set[CodeType], file: str) -> tuple[str, int] | None:
-    """Function and line of the innermost Triton function of `file` that is running."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == file and code in codes:
-            return code.co_name, frame.f_lineno
-        frame = frame.f_back
-    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -143,8 +114,7 @@ class Host:
         self._turn, self._back = Lock(), Lock()
         self._turn.acquire()
         self._back.acquire()
-        self._running = False
-        self._ending = False
+        self._running = self._ending = False
         self._error: BaseException | None = None
         # What torch hands on to threads of its own.
         self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -164,11 +134,7 @@ class Host:
         self._await()
 
     def give_way(self) -> None:
-        """Called in its own thread.
-
-        Raises:
-            GreenletExit: the run is over.
-        """
+        """Called in its own thread. Raises `GreenletExit` if the run is over."""
         self._back.release()
         self._turn.acquire()
         if self._ending:
@@ -200,30 +166,17 @@ class Host:
 
     def _run(self) -> None:
         gradients, inference = self._modes
-        with _HandedOver(self._end), torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+        with self, torch.inference_mode(inference), torch.set_grad_enabled(gradients):
             self._body()
-
-    def _end(self, error: BaseException | None) -> None:
-        self._error = None if isinstance(error, GreenletExit) else error
-        self.dead = True
-        self._back.release()
-
-
-class _HandedOver:
-    """Gives what ends a block, if anything does, to somebody else who raises it."""
-
-    def __init__(self, to: Callable[[BaseException | None], None]) -> None:
-        self._to = to
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self._to(error)
+        """What has ended the thread, if anything did, the scheduler raises."""
+        self._error = None if isinstance(error, GreenletExit) else error
+        self.dead = True
+        self._back.release()
         return True
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Who runs: one agent per rank's host program, per stream at work, and per worker of a launched kernel.
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +191,12 @@ class Argument:
     def indices(self, block: Block) -> str:
         """`64:128, 0:64`, as the strides of the block have it."""
         low, high = block.bounds
-        axes = sorted(
-            ((stride, size) for size, stride in zip(block.shape, block.strides, strict=True) if size > 1), reverse=True
-        )
+        axes = sorted(((step, n) for n, step in zip(block.shape, block.strides, strict=True) if n > 1), reverse=True)
+        at, found = (low - self.start) // self.itemsize, list[str]()
         if not all(stride > 0 and stride % self.itemsize == 0 for stride, _ in axes):
-            return f"{(low - self.start) // self.itemsize}:{-(-(high - self.start) // self.itemsize)}"
+            return f"{at}:{-(-(high - self.start) // self.itemsize)}"
         if not axes:
-            return str((low - self.start) // self.itemsize)
-        at, found = (low - self.start) // self.itemsize, []
+            return str(at)
         if axes[-1][0] != self.itemsize:
             axes.append((self.itemsize, 1))
         for stride, size in axes:
@@ -273,27 +224,13 @@ class Launch:
     stream: int
     workers: int
     arguments: tuple[Argument, ...]
-    running: int = 0
-
-    lines: tuple[tuple[int, Loc], ...] = ()
+    lines: tuple[tuple[int, Loc], ...]
     """Emitted line -> the user's line it comes from."""
-
-    def name_of(self, block: Block) -> str | None:
-        return named(self.arguments, block)
+    running: int = 0
 
     def location(self, line: int) -> Loc | None:
         """The user's line that emitted line `line` comes from; the emitted one where there is none."""
-        if not line:
-            return None
-        return origin(self.lines, line) or whole_line(self.file, line)
-
-
-@dataclass(slots=True, eq=False)
-class Wait:
-    """What an agent waits for. `key` wakes it; `text` says it in the report, when it is needed."""
-
-    key: Hashable
-    text: Callable[[], str]
+        return (origin(self.lines, line) or whole_line(self.file, line)) if line else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +244,6 @@ class Target:
 
     @property
     def text(self) -> str:
-        """The condition in words."""
         return f"{self.comparison} {self.number}"
 
 
@@ -321,14 +257,15 @@ class Agent:
     launch: Launch | None = None
     clock: float = 0.0
     coroutine: greenlet | Host | None = None
-    wait: Wait | None = None
+    awaits: Callable[[], str] | None = None
+    """Says in the report what it waits for."""
     polled: tuple[int, int | bytes] | None = None
     """Address and value of the last poll, if nothing was accessed since."""
     target: Target | None = None
     looking: bool = False
     """Whether it looks at the clock between two polls: the accesses that this takes are nothing that happens."""
     peeking: bool = False
-    """Whether it loads flags that may not have come yet: who uses them says so (`Machine.looked`)."""
+    """Whether it loads flags that may not have come yet: who uses them says so (`Observer.look`)."""
 
     @property
     def name(self) -> str:
@@ -337,6 +274,11 @@ class Agent:
         if self.stream is None:
             return "host"
         return "main stream" if self.stream == 0 else f"side stream {self.stream - 1}"
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Alike for workers of the same number on one stream, whose launches are in order; a stream comes before its workers."""
+        return (self.rank, -1 if self.stream is None else self.stream, -1 if self.worker is None else self.worker)
 
     def __str__(self) -> str:
         return f"rank {self.rank}, {self.name}"

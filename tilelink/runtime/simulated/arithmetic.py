@@ -19,33 +19,28 @@ from tilelink.runtime.simulated.machine import Machine
 #
 # Triton's own interpreter multiplies the bits, truncates, and loses carries; here every conversion is torch's.
 
-_NARROW = {
+NARROW = {
     "bf16": torch.bfloat16,
     "fp8e4nv": torch.float8_e4m3fn,
     "fp8e4b8": torch.float8_e4m3fnuz,
     "fp8e5": torch.float8_e5m2,
     "fp8e5b16": torch.float8_e5m2fnuz,
 }
-"""Triton's name of a type -> torch's type."""
-
-
-def is_narrow(name: str) -> bool:
-    """Whether values of this Triton type are kept as bits."""
-    return name in _NARROW
+"""Triton's name of a type whose values are kept as bits -> torch's type."""
 
 
 def widen(bits: np.ndarray, name: str) -> np.ndarray:
     """Values of Triton type `name` in a type that numpy computes with: bits become float32, the rest stays."""
     if name == "bf16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if name not in _NARROW:
+    if name not in NARROW:
         return bits
-    return torch.from_numpy(_own(bits)).view(_NARROW[name]).float().numpy()
+    return torch.from_numpy(_own(bits)).view(NARROW[name]).float().numpy()
 
 
 def narrow(values: np.ndarray, name: str) -> np.ndarray:
     """Round to nearest even, and return the bits. 8-bit types saturate, as NVIDIA's conversions do."""
-    ty = _NARROW[name]
+    ty = NARROW[name]
     wide = torch.from_numpy(_own(values.astype(np.float32, copy=False)))
     if name == "bf16":
         return wide.to(ty).view(torch.int16).numpy().view(np.uint16)
@@ -60,13 +55,8 @@ def truncate(values: np.ndarray) -> np.ndarray:
 
 def dot(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
     """The matrix product in `out`; products of integers are exact (they go through float64's BLAS)."""
-    if np.issubdtype(out, np.integer) or out == np.float64:
-        return np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(out)
-    return np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)).astype(out, copy=False)
-
-
-def erf(values: np.ndarray) -> np.ndarray:
-    return torch.erf(torch.from_numpy(_own(values))).numpy()
+    wide = np.float64 if np.issubdtype(out, np.integer) or out == np.float64 else np.float32
+    return np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False)).astype(out, copy=False)
 
 
 def _own(values: np.ndarray) -> np.ndarray:
@@ -75,11 +65,29 @@ def _own(values: np.ndarray) -> np.ndarray:
     return own if own.flags.writeable else own.copy()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The interpreter's arithmetic where Triton's own is wrong: types that numpy has not, and fused dots.
-
 Handle = stock.TensorHandle
-Stock = stock.InterpreterBuilder
+
+
+def _wide(value: Handle) -> np.ndarray:
+    ty: Any = value.dtype.scalar
+    return widen(value.data, ty.name)
+
+
+def _on_wide(name: str, op: Callable[..., np.ndarray] | None = None) -> Callable[..., Handle]:
+    """The builder's method `name`, which applies `op`, or what it is given last, to the elements of its operands."""
+    long_way = getattr(stock.InterpreterBuilder, name)
+
+    def method(self: Any, *given: Any) -> Handle:
+        del self
+        *values, compute = (*given, op) if op is not None else given
+        ty: Any = values[-1].dtype.scalar
+        if compute is np.where or ty.name not in NARROW:
+            return long_way(stock.interpreter_builder, *given)
+        made = compute(*map(_wide, values))
+        # Comparisons stay bool; the rest goes back into its type.
+        return Handle(made if made.dtype == np.bool_ else narrow(made, ty.name), ty)
+
+    return method
 
 
 class Arithmetic:
@@ -98,7 +106,7 @@ class Arithmetic:
         if old == new:
             return Handle(src.data, new)
         wide = widen(src.data, old.name)
-        if is_narrow(new.name):
+        if new.name in NARROW:
             return Handle(narrow(wide, new.name), new)
         return Handle(wide.astype(stock._get_np_dtype(new)), new)
 
@@ -111,56 +119,25 @@ class Arithmetic:
         return self.cast_impl(src, dst_type)
 
     # ------------------------------------------------------------------------------------------------------- elementwise
-    def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[..., np.ndarray]) -> Handle:
-        ty: Any = lhs.dtype.scalar
-        if not is_narrow(ty.name):
-            return Stock.binary_op(stock.interpreter_builder, lhs, rhs, op)
-        return _rounded(op(widen(lhs.data, ty.name), widen(rhs.data, ty.name)), ty)
-
-    def unary_op(self, arg: Handle, op: Callable[..., np.ndarray]) -> Handle:
-        ty: Any = arg.dtype.scalar
-        if not is_narrow(ty.name):
-            return Stock.unary_op(stock.interpreter_builder, arg, op)
-        return _rounded(op(widen(arg.data, ty.name)), ty)
-
-    def ternary_op(self, lhs: Handle, rhs: Handle, other: Handle, op: Callable[..., np.ndarray]) -> Handle:
-        ty: Any = other.dtype.scalar
-        if op is np.where or not is_narrow(ty.name):
-            return Stock.ternary_op(stock.interpreter_builder, lhs, rhs, other, op)
-        return _rounded(op(*(widen(x.data, ty.name) for x in (lhs, rhs, other))), ty)
-
-    def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
-        ty: Any = z.dtype.scalar
-        if not is_narrow(ty.name):
-            return Stock.create_fma(stock.interpreter_builder, x, y, z)
-        a, b, c = (widen(v.data, ty.name) for v in (x, y, z))
-        return _rounded(a * b + c, ty)
+    unary_op = _on_wide("unary_op")
+    binary_op = _on_wide("binary_op")
+    ternary_op = _on_wide("ternary_op")
+    create_fma = _on_wide("create_fma", lambda a, b, c: a * b + c)
 
     def create_erf(self, arg: Handle) -> Handle:
-        return Handle(erf(arg.data), arg.dtype.scalar)
+        return Handle(torch.erf(torch.from_numpy(_own(arg.data))).numpy(), arg.dtype.scalar)
 
     # -------------------------------------------------------------------------------------------------------------- dots
     def create_dot(self, a: Handle, b: Handle, d: Handle, *precision: Any) -> Handle:
         agent = self.machine.scheduler.running()
         agent.clock += self.machine.costs.per_depth(1, d.data.size) * a.data.shape[-1]
-        left, right = _wide(a), _wide(b)
         ty: Any = d.dtype.scalar
-        wide = widen(d.data, ty.name)
+        left, right, wide = map(_wide, (a, b, d))
         exact = np.dtype(np.float32) if wide.dtype == np.float16 else wide.dtype
         result = dot(left, right, exact) + wide
-        if is_narrow(ty.name):
+        if ty.name in NARROW:
             return Handle(narrow(result, ty.name), ty)
         return Handle(result.astype(d.data.dtype, copy=False), ty)
-
-
-def _wide(value: Handle) -> np.ndarray:
-    ty: Any = value.dtype.scalar
-    return widen(value.data, ty.name)
-
-
-def _rounded(values: np.ndarray, ty: Any) -> Handle:
-    """Comparisons stay bool; the rest goes back into its type."""
-    return Handle(values if values.dtype == np.bool_ else narrow(values, ty.name), ty)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,19 +149,11 @@ def _rounded(values: np.ndarray, ty: Any) -> Handle:
 Binary = Callable[..., Any]
 
 _LIMITS = {"int32": 1 << 31, "int64": 1 << 63}
-_TRUTH = "int1"
-
-
-def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Towards zero, as on a GPU."""
-    return (a - np.fmod(a, b)) // b
-
-
 _ARITHMETIC: dict[str, Binary] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
-    "floordiv": _quotient,
+    "floordiv": lambda a, b: (a - np.fmod(a, b)) // b,  # towards zero, as on a GPU
     "mod": np.fmod,
 }
 _COMPARISONS: dict[str, Binary] = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
@@ -195,9 +164,9 @@ _FUNCTIONS: dict[str, Binary] = {"minimum": np.minimum, "maximum": np.maximum}
 def short_methods() -> dict[str, Callable[[Binary], Binary]]:
     """Method of `tl.tensor` -> what makes its short form out of its long one."""
     made = {f"__{name}__": _maker(compute, _wider) for name, compute in _ARITHMETIC.items()}
-    made |= {f"__r{name}__": _maker(_swapped(compute), _wider) for name, compute in _ARITHMETIC.items()}
-    made |= {f"__{name}__": _maker(compute, _truth) for name, compute in _COMPARISONS.items()}
-    made |= {f"__{name}__": _logic(compute) for name, compute in _LOGIC.items()}
+    made |= {f"__r{name}__": _maker(lambda a, b, c=compute: c(b, a), _wider) for name, compute in _ARITHMETIC.items()}
+    made |= {f"__{name}__": _maker(compute, lambda left, right: tl.int1) for name, compute in _COMPARISONS.items()}
+    made |= {f"__{name}__": _maker(compute, _wider, _truths) for name, compute in _LOGIC.items()}
     plus = made["__add__"]
     made["__add__"] = lambda long_way: plus(_pointer_plus(long_way))
     return made
@@ -208,12 +177,13 @@ def short_functions() -> dict[str, Callable[[Binary], Binary]]:
     return {name: _maker(compute, _wider) for name, compute in _FUNCTIONS.items()}
 
 
-def _maker(compute: Binary, element: Binary) -> Callable[[Binary], Binary]:
-    """`element`: the elements' type of the result, of those of both sides."""
+def _maker(compute: Binary, element: Binary, sides: Binary | None = None) -> Callable[[Binary], Binary]:
+    """`element`: the elements' type of the result. `sides`: what is computed with, of both sides; None: the long way goes."""
+    operands = sides or _integers
 
     def make(long_way: Binary) -> Binary:
         def short_way(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
-            pair = None if args or kwargs else _integers(left, right)
+            pair = None if args or kwargs else operands(left, right)
             if pair is None:
                 return long_way(left, right, *args, **kwargs)
             return _made(left, right, compute(*pair), element(left, right))
@@ -223,16 +193,10 @@ def _maker(compute: Binary, element: Binary) -> Callable[[Binary], Binary]:
     return make
 
 
-def _logic(compute: Binary) -> Callable[[Binary], Binary]:
-    def make(long_way: Binary) -> Binary:
-        def short_way(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
-            if args or kwargs or not (_element(left) == _element(right) == _TRUTH and _meet(left, right)):
-                return long_way(left, right, *args, **kwargs)
-            return _made(left, right, compute(left.handle.data, right.handle.data), left.dtype)
-
-        return short_way
-
-    return make
+def _truths(left: Any, right: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both sides, where both are truth values whose shapes meet."""
+    both = _element(left) == _element(right) == "int1" and _meet(left, right)
+    return (left.handle.data, right.handle.data) if both else None
 
 
 def _integers(left: Any, right: Any) -> tuple[np.ndarray, np.ndarray] | None:
@@ -274,30 +238,17 @@ def _wider(left: Any, right: Any) -> Any:
     return right.dtype if _element(right) == "int64" else left.dtype
 
 
-def _truth(left: Any, right: Any) -> Any:
-    return tl.int1
-
-
 def _made(left: Any, right: Any, data: np.ndarray, element: Any) -> Any:
     """A tensor of such elements, a block if either side is one; like the left side where nothing but the value differs."""
     block = _is_block(left)
     if element is left.dtype and data.shape == left.handle.data.shape and (block or not _is_block(right)):
-        return _like(left, data)
+        made = object.__new__(tl.tensor)
+        made.__dict__.update(left.__dict__)
+        made.handle = stock.TensorHandle(data, left.handle.dtype)
+        return made
     if block or _is_block(right):
         return tl.tensor(stock.TensorHandle(data, element), tl.block_type(element, list(data.shape)))
     return tl.tensor(stock.TensorHandle(data, element), element)
-
-
-def _like(model: Any, data: np.ndarray) -> Any:
-    """A tensor of the type of another one: everything but the value is shared."""
-    made = object.__new__(tl.tensor)
-    made.__dict__.update(model.__dict__)
-    made.handle = stock.TensorHandle(data, model.handle.dtype)
-    return made
-
-
-def _swapped(compute: Binary) -> Binary:
-    return lambda a, b: compute(b, a)
 
 
 def _pointer_plus(long_way: Binary) -> Binary:

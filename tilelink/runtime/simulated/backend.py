@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,15 +18,12 @@ from tilelink.runtime.backend import Backend, Call, Step, Work, plain_step
 from tilelink.runtime.grid import suffix
 from tilelink.runtime.memory import Arenas, SymmetricBlock
 from tilelink.runtime.refusals import no_such_group, not_in_group
-from tilelink.runtime.simulated.agents import Agent, Wait
+from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
 from tilelink.runtime.simulated.memory import Region, StoreBuffer
-from tilelink.runtime.simulated.scheduler import Blame, Policy, Scheduler, Standstill, Turns, report
-from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
-
-# ---------------------------------------------------------------------------------------------------------------------
-# `runtime.backend.Backend` for ranks that are threads of one process, of which one runs at a time.
+from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
+from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream, poison
 
 
 @dataclass(slots=True, eq=False)
@@ -80,15 +76,15 @@ class Meetings:
         meeting.marks.append(self._machine.observer.mark(host))
         meeting.values[host.rank] = value
         meeting.clock = max(meeting.clock, host.clock)
-        members = self.members
         self._machine.scheduler.wake(meeting)
         self._machine.scheduler.block(
-            Wait(meeting, lambda: f"{what}: ranks {sorted(set(members) - set(meeting.values))} have not come"),
-            lambda: len(meeting.values) == len(members),
+            meeting,
+            lambda: f"{what}: ranks {sorted(set(self.members) - set(meeting.values))} have not come",
+            lambda: len(meeting.values) == len(self.members),
         )
         host.clock = max(host.clock, meeting.clock)
         self._machine.observer.after(host, meeting.marks)
-        return [meeting.values[r] for r in members]
+        return [meeting.values[r] for r in self.members]
 
 
 class SimulatedBackend(Backend):
@@ -168,17 +164,14 @@ class SimulatedBackend(Backend):
     def _forget(self, region: Region) -> None:
         """This rank's instance of an arena that no rank uses any more."""
         self._machine.flags.forget(region.start, region.end)
-        self._machine.arrivals.forget(region.start, region.end)
         self._machine.observer.freed(region.start, region.end)
         self._machine.memory.drop(region, self._host.rank)
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-        """Poisoned: NaN, or -1 for integers. Nobody may read what nobody has written."""
-        nbytes, dims = math.prod(shape) * dtype.itemsize, tuple(shape)
-        return lambda: torch.full((nbytes,), 0xFF, dtype=torch.uint8, device="cpu").view(dtype).view(dims)
+        """Poisoned: nobody may read what nobody has written."""
+        return partial(poison, tuple(shape), dtype)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
-        """Kernels find them by their address."""
         words = super().shared_words(count, on_host=on_host)
         self._machine.memory.add(words, self._host.rank, "watch")
         return words
@@ -189,27 +182,23 @@ class SimulatedBackend(Backend):
 
     # ------------------------------------------------------------------------------------------------------------ streams
     def main_stream(self) -> SimulatedStream:
-        return self._stream(0)
+        return self.side_stream(-1)
 
     def side_stream(self, index: int) -> SimulatedStream:
-        return self._stream(index + 1)
-
-    def step(self, work: Work, stream: int, first: Call) -> Step:
-        """Nothing is settled: time on the host is free here."""
-        del first
-        return plain_step(work, stream, self)
-
-    def _stream(self, index: int) -> SimulatedStream:
         if index not in self._streams:
-            made = SimulatedStream(self._machine, self._interpreter, self._host, index, self._processors)
+            made = SimulatedStream(self._machine, self._interpreter, self._host, index + 1, self._processors)
             self._streams[index] = made
         return self._streams[index]
+
+    def step(self, work: Work, stream: int, first: Call) -> Step:
+        del first  # nothing is settled: time on the host is free here
+        return plain_step(work, stream, self)
 
     # ---------------------------------------------------------------------------------------------------- the ranks' host
     def finish(self) -> None:
         for stream in list(self._streams.values()):
             self._machine.scheduler.block(
-                Wait(stream, lambda s=stream: f"waits for its {s.agent.name}"), lambda s=stream: s.idle
+                stream, lambda s=stream: f"waits for its {s.agent.name}", lambda s=stream: s.idle
             )
             self._host.clock = max(self._host.clock, stream.agent.clock)
         self._machine.observer.after(self._host, [self._machine.observer.mark(s.agent) for s in self._streams.values()])
@@ -218,7 +207,6 @@ class SimulatedBackend(Backend):
         self.finish()
 
     def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
-        """In simulated time."""
         del host_us  # the host is a part of it
         self.barrier()
         begin = self._host.clock
@@ -231,8 +219,7 @@ class SimulatedBackend(Backend):
         return [round(stamp.clock * 1000) for stamp in stamps]
 
     def skew(self) -> int:
-        """There is one clock."""
-        return 0
+        return 0  # there is one clock
 
     def agree(self, value: Any) -> list[Any]:
         # What crosses between ranks on GPUs is pickled: nobody shares an object.
@@ -245,10 +232,6 @@ class SimulatedBackend(Backend):
 
 def _name(rank: int, members: tuple[int, ...]) -> str:
     return f"rank {rank} of {','.join(map(str, members))}"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Starts a simulated run: every rank's program in one process, one seeded schedule.
 
 
 def simulate(
@@ -278,30 +261,23 @@ def simulate(
         policy = Policy(seed=seed) if straggler is None else Policy("straggler", seed, straggler)
     turns = policy.turns() if isinstance(policy, Policy) else policy
     stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed, delays=delayed_stores)
-    machine = Machine(ranks, device, Scheduler(turns), costs, recorder, observer or Observer(), stores, nodes)
+    machine = Machine(ranks, device, turns, costs, recorder, observer or Observer(), stores, nodes)
     interpreter, meetings = Interpreter(machine), Meetings(machine, tuple(range(ranks)))
     results: list[Any] = [None] * ranks
+
+    def run(backend: SimulatedBackend) -> None:
+        results[backend.rank] = main(backend)
+        backend.finish()
+
     with Blame(f"under the policy {policy}"), interpreter.patched():
         for rank in range(ranks):
             host = Agent(rank)
             backend = SimulatedBackend(machine, interpreter, meetings, host)
-            machine.scheduler.spawn(host, _program(main, backend, results))
+            machine.scheduler.spawn(host, partial(run, backend))
         try:
             # Streams and workers write to what programs gave them, in whatever mode those were.
             with torch.inference_mode():
                 machine.scheduler.run()
-        except Standstill as still:
-            raise report(still.waiting, machine.codes, ranks) from None
         finally:
             machine.scheduler.close()
     return results
-
-
-def _program(
-    main: Callable[[SimulatedBackend], Any], backend: SimulatedBackend, results: list[Any]
-) -> Callable[[], None]:
-    def run() -> None:
-        results[backend.rank] = main(backend)
-        backend.finish()
-
-    return run

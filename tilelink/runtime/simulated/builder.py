@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import triton.language as tl
@@ -46,78 +46,72 @@ class Accesses:
 
     # --------------------------------------------------------------------------------------------- loads and stores
     def create_load(self, ptr: Handle, *policy: Any) -> Handle:
-        return self._load(ptr, None, None, volatile=policy[-1])
+        return self.create_masked_load(ptr, None, None, *policy)
 
-    def create_masked_load(self, ptrs: Handle, mask: Handle, other: Handle | None, *policy: Any) -> Handle:
-        return self._load(ptrs, mask.data, other, volatile=policy[-1])
-
-    def create_store(self, ptr: Handle, value: Handle, *policy: Any) -> None:
-        self._store(ptr, value, None)
-
-    def create_masked_store(self, ptrs: Handle, value: Handle, mask: Handle, *policy: Any) -> None:
-        self._store(ptrs, value, mask.data)
-
-    def _load(self, ptr: Handle, mask: np.ndarray | None, other: Handle | None, *, volatile: bool) -> Handle:
-        ty = ptr.get_element_ty()
-        dtype = stock._get_np_dtype(ty)
-        agent = self.scheduler.running()
-        span = span_of(ptr.data, mask, dtype.itemsize)
-        span, region = self._reach(agent, span, ptr.data, mask, "reads")
-        if volatile and region is not None and isinstance(span, Block) and ptr.data.size == 1:
-            self.machine.poll(span.address, region, dtype.itemsize)
+    def create_masked_load(self, ptr: Handle, masked: Handle | None, other: Handle | None, *policy: Any) -> Handle:
+        mask = None if masked is None else masked.data
+        agent, dtype, span, region = self._reach(ptr, mask, "reads")
+        if policy[-1] and region is not None and isinstance(span, Block) and ptr.data.size == 1:
+            self.machine.poll(span.address, region, dtype.itemsize)  # a volatile load of a flag
         else:
             self._interrupt(agent, ptr.data)
         if span is not None:
             self.machine.stores.settle(agent, *span.bounds)
             if not agent.peeking:
                 self.machine.observer.load(agent, span, "threads")
+        ty = ptr.get_element_ty()
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
             return Handle(_view(span, region, dtype).copy(), ty)
         filled = np.zeros(ptr.data.shape, dtype) if other is None else other.data
         where = np.ones(ptr.data.shape, dtype=bool) if mask is None else mask
         return Handle(native.load(ptr.data, where, filled, dtype), ty)
 
-    def _store(self, ptr: Handle, value: Handle, mask: np.ndarray | None) -> None:
-        dtype = stock._get_np_dtype(ptr.get_element_ty())
-        agent = self.scheduler.running()
-        span = span_of(ptr.data, mask, dtype.itemsize)
-        span, region = self._reach(agent, span, ptr.data, mask, "writes")
+    def create_store(self, ptr: Handle, value: Handle, *policy: Any) -> None:
+        self.create_masked_store(ptr, value, None)
+
+    def create_masked_store(self, ptr: Handle, value: Handle, masked: Handle | None, *policy: Any) -> None:
+        mask = None if masked is None else masked.data
+        agent, dtype, span, region = self._reach(ptr, mask, "writes")
         self._interrupt(agent, ptr.data)
         if region is None or span is None:
             return
-        if _of_words(ptr, region):
+        words = region.symmetric and dtype.itemsize == WORD
+        if words:
             # Each flag says itself that it has come: a signal like any other.
             self.scheduler.switch()
-        self.machine.observer.store(agent, span, "threads")
-        self.machine.stores.put(agent, span, "threads", lambda: self._write(ptr, value, mask, span, region))
 
-    def _write(self, ptr: Handle, value: Handle, mask: np.ndarray | None, span: Span, region: Region) -> None:
-        dtype = stock._get_np_dtype(ptr.get_element_ty())
-        if isinstance(span, Block) and ptr.data.size == 1 and span.itemsize >= 4:
-            before = region.word(span.address, span.itemsize)
-            _view(span, region, dtype)[...] = value.data.reshape(-1)[:1].reshape(span.shape)
-            self.machine.written(span.address, region, before, span.itemsize, joins=False, signal=False)
-        elif isinstance(span, Block) and span.shape == ptr.data.shape and 0 not in span.strides:
-            _view(span, region, dtype)[...] = value.data
-        else:
-            native.store(ptr.data, value.data, np.ones(ptr.data.shape, dtype=bool) if mask is None else mask)
-        if _of_words(ptr, region):
-            self.machine.stored(span, region)
+        def write() -> None:
+            if isinstance(span, Block) and ptr.data.size == 1 and span.itemsize >= 4:
+                before = region.word(span.address, span.itemsize)
+                _view(span, region, dtype)[...] = value.data.reshape(-1)[:1].reshape(span.shape)
+                self.machine.written(span.address, region, before, span.itemsize, joins=False, signal=False)
+            elif isinstance(span, Block) and span.shape == ptr.data.shape and 0 not in span.strides:
+                _view(span, region, dtype)[...] = value.data
+            else:
+                native.store(ptr.data, value.data, np.ones(ptr.data.shape, dtype=bool) if mask is None else mask)
+            if words:
+                self.machine.stored(span, region)
+
+        self.machine.observer.store(agent, span, "threads")
+        self.machine.stores.put(agent, span, "threads", write)
 
     def _reach(
-        self, agent: Agent, span: Span | None, addresses: np.ndarray, mask: np.ndarray | None, what: str
-    ) -> tuple[Span | None, Region | None]:
-        """The memory of a span. A rectangle over several regions is taken as the list of its addresses."""
+        self, ptr: Handle, mask: np.ndarray | None, what: str
+    ) -> tuple[Agent, np.dtype, Span | None, Region | None]:
+        """Who accesses elements of which type, where, in which memory. A rectangle over several regions is taken as the list of
+        its addresses."""
+        agent, dtype = self.scheduler.running(), stock._get_np_dtype(ptr.get_element_ty())
+        span = span_of(ptr.data, mask, dtype.itemsize)
         if span is None:
-            return None, None
-        region = self.machine.memory.holding(span, agent.rank) if isinstance(span, Block) else None
+            return agent, dtype, None, None
+        region = self.machine.memory.find(*span.bounds, agent.rank) if isinstance(span, Block) else None
         if region is None:
             if isinstance(span, Block):
-                live = addresses if mask is None else addresses[np.broadcast_to(mask, addresses.shape)]
+                live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
                 span = Scatter(live.reshape(-1), span.itemsize)
             region = self.machine.reach(agent, span, what)
         self.machine.charge(agent, region, span.nbytes)
-        return span, region
+        return agent, dtype, span, region
 
     def _interrupt(self, agent: Agent, addresses: np.ndarray) -> None:
         self.machine.moved(agent)
@@ -133,7 +127,8 @@ class Accesses:
         if block is not None:
             self.machine.stores.settle(agent, *block.bounds)
         if view is None or view.shape != shape:
-            pad = 0 if desc.padding == ir.PADDING_OPTION.PAD_ZERO else _nan_bits(ty)
+            nan = {"bf16": 0x7FC0, "fp8e4nv": 0x7F, "fp8e5": 0x7E}.get(ty.name, float("nan"))
+            pad = 0 if desc.padding == ir.PADDING_OPTION.PAD_ZERO else nan
             data = np.full(shape, pad, dtype=stock._get_np_dtype(ty))
             if view is not None:
                 data[inner] = view
@@ -177,11 +172,6 @@ class Accesses:
         return block, _view(block, region, dtype), inner
 
 
-def _of_words(ptr: Handle, region: Region) -> bool:
-    """Whether flags are stored where others may look at them."""
-    return region.symmetric and stock._get_np_dtype(ptr.get_element_ty()).itemsize == WORD
-
-
 def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
     return np.ndarray(block.shape, dtype, region.data, block.address - region.start, block.strides)
 
@@ -209,13 +199,12 @@ def span_of(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Sp
 
 def _rectangle(mask: np.ndarray) -> tuple[slice, ...] | None:
     """Where a mask is true, if that is one rectangle: a tile at the edge of its tensor."""
-    sides = []
-    for axis in range(mask.ndim):
-        live = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
-        if not live.size:
-            return None
-        sides.append(slice(int(live[0]), int(live[-1]) + 1))
-    inside = tuple(sides)
+    if not mask.any():
+        return None
+    alive = (
+        np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis))) for axis in range(mask.ndim)
+    )
+    inside = tuple(slice(int(live[0]), int(live[-1]) + 1) for live in alive)
     return inside if mask[inside].all() else None
 
 
@@ -227,42 +216,26 @@ def _step(addresses: np.ndarray, axis: int) -> int:
     return int(addresses[second]) - int(addresses.flat[0])
 
 
-def _nan_bits(ty: Any) -> Any:
-    return {"bf16": 0x7FC0, "fp8e4nv": 0x7F, "fp8e5": 0x7E}.get(ty.name, float("nan"))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The interpreter's atomics, barriers and fences: where agents meet, and give way to one another.
 #
 # A loop over `atomic_add(flag, 0)` is a poll: an agent that would see the same value a second time sleeps.
 
 Run = Callable[[], np.ndarray]
+_NATIVE = stock.InterpreterBuilder.ir_sem_to_interpreter_sem
+_ACQUIRES = (ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
+_RELEASES = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """The memory order of an atomic, in an observer's flags."""
-
-    acquire: bool
-    release: bool
-    scope: Literal["system", "device"]
-
-    @staticmethod
-    def of(sem: Any, scope: Any) -> _Order:
-        both = sem == ir.MEM_SEMANTIC.ACQUIRE_RELEASE
-        name = "system" if scope == ir.MEM_SYNC_SCOPE.SYSTEM else "device"
-        return _Order(both or sem == ir.MEM_SEMANTIC.ACQUIRE, both or sem == ir.MEM_SEMANTIC.RELEASE, name)
-
-
 class _AsmResult:
     """What the language takes for the operation that `create_inline_asm` makes."""
 
-    def __init__(self, value: int = 0, dtype: Any = tl.int32) -> None:
-        self._value, self._dtype = value, dtype
+    value: int = 0
+    dtype: Any = tl.int32
 
     def get_result(self, index: int) -> Handle:
-        wide = np.int64 if self._dtype == tl.int64 else np.int32
-        return Handle(np.full(1, self._value, dtype=wide), self._dtype)
+        return Handle(np.full(1, self.value, dtype=stock._get_np_dtype(self.dtype)), self.dtype)
 
 
 class Atomics:
@@ -273,16 +246,15 @@ class Atomics:
         self.scheduler = machine.scheduler
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        if ptr.data.size > 1 and _Order.of(sem, scope).release:
+        if ptr.data.size > 1 and sem in _RELEASES:
             return self._one_by_one(op, ptr, val, mask, sem, scope)
 
         def run() -> np.ndarray:
             kind = stock.InterpreterBuilder.ir_rmw_op_to_interpreter_rmw_op[op]
-            return native.atomic_rmw(kind, ptr.data, val.data, mask.data, _native(sem))
+            return native.atomic_rmw(kind, ptr.data, val.data, mask.data, _NATIVE[sem])
 
         poll = op == ir.ATOMIC_OP.ADD and val.data.size == 1 and not val.data.item()
-        made = (self._poll if poll else self._change)(ptr, mask.data, _Order.of(sem, scope), run)
-        return Handle(made, val.dtype.scalar)
+        return Handle(self._atomic(ptr, mask.data, sem, scope, run, writes=not poll), val.dtype.scalar)
 
     def _one_by_one(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         """Signals of several lanes: each is seen, or not yet, by itself."""
@@ -296,9 +268,9 @@ class Atomics:
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
         def run() -> np.ndarray:
-            return native.atomic_cas(ptr.data, cmp.data, val.data, _native(sem))
+            return native.atomic_cas(ptr.data, cmp.data, val.data, _NATIVE[sem])
 
-        return Handle(self._change(ptr, None, _Order.of(sem, scope), run), cmp.dtype.scalar)
+        return Handle(self._atomic(ptr, None, sem, scope, run, writes=True), cmp.dtype.scalar)
 
     def create_atomic_load(self, ptr: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         ty = ptr.get_element_ty()
@@ -307,14 +279,14 @@ class Atomics:
         def run() -> np.ndarray:
             return native.load(ptr.data, mask.data, np.zeros(ptr.data.shape, dtype), dtype)
 
-        return Handle(self._poll(ptr, mask.data, _Order.of(sem, scope), run), ty)
+        return Handle(self._atomic(ptr, mask.data, sem, scope, run, writes=False), ty)
 
     def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
         def run() -> np.ndarray:
             native.store(ptr.data, val.data, mask.data)
             return val.data
 
-        self._change(ptr, mask.data, _Order.of(sem, scope), run)
+        self._atomic(ptr, mask.data, sem, scope, run, writes=True)
 
     def create_atomic_poll(self, ptr: Handle, expected: Handle, timeout_ns: Any, sem: Any, scope: Any) -> Handle:
         if ptr.data.size != 1 or timeout_ns is not None:
@@ -324,59 +296,41 @@ class Atomics:
             pass
         return mask
 
-    # --------------------------------------------------------------------------------------------------- what they do
-    def _poll(self, ptr: Handle, mask: np.ndarray | None, order: _Order, run: Run) -> np.ndarray:
-        """An atomic that changes nothing."""
-        machine = self.machine
-        agent, live, size, region = self._touch(ptr, mask)
+    def _atomic(
+        self, ptr: Handle, mask: np.ndarray | None, sem: Any, scope: Any, run: Run, *, writes: bool
+    ) -> np.ndarray:
+        """What `run` gives. `writes`: it may change what it reads, and is no poll."""
+        machine, agent, ty = self.machine, self.scheduler.running(), ptr.get_element_ty()
+        if ty == tl.bfloat16:
+            raise machine.refusal("an atomic on bfloat16", "accumulate in float32")
+        size = stock._get_np_dtype(ty).itemsize
+        live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
+        span = Scatter(live.reshape(-1), size)
+        region = machine.reach(agent, span, "changes") if live.size else None
+        if live.size:
+            machine.stores.settle(agent, *span.bounds)
+        if writes:
+            machine.moved(agent)
+            self.scheduler.switch()
         if region is None or live.size != 1:
-            return self._several(agent, live, size, run)
-        address = int(live.item())
-        machine.poll(address, region, size)
-        value = region.word(address, size)
-        self._observe(agent, address, size, value, value, order, writes=False)
-        return run()
-
-    def _change(self, ptr: Handle, mask: np.ndarray | None, order: _Order, run: Run) -> np.ndarray:
-        machine = self.machine
-        agent, live, size, region = self._touch(ptr, mask)
-        machine.moved(agent)
-        self.scheduler.switch()
-        if region is None or live.size != 1:
-            return self._several(agent, live, size, run)
-        address = int(live.item())
-        if order.release:
+            # A block of atomics: to the machine no signals, only accesses.
+            if live.size:
+                machine.observer.store(agent, span, "atomics")
+            return run()
+        address, acquires, releases = int(live.item()), sem in _ACQUIRES, sem in _RELEASES
+        if not writes:
+            machine.poll(address, region, size)
+        elif releases:
             machine.stores.release(agent)
         before = region.word(address, size)
         result = run()
-        agent.clock += machine.costs.signal
-        self._observe(agent, address, size, before, region.word(address, size), order, writes=True)
-        machine.written(address, region, before, size, joins=order.acquire, signal=True)
+        after, wide = region.word(address, size), "system" if scope == ir.MEM_SYNC_SCOPE.SYSTEM else "device"
+        if writes:
+            agent.clock += machine.costs.signal
+        machine.observer.atomic(agent, Atomic(address, size, before, after, acquires, releases, wide, writes))
+        if writes:
+            machine.written(address, region, before, size, joins=acquires, signal=True)
         return result
-
-    def _several(self, agent: Agent, live: np.ndarray, size: int, run: Run) -> np.ndarray:
-        """A block of atomics: to the machine no signals, only accesses."""
-        if live.size:
-            self.machine.observer.store(agent, Scatter(live.reshape(-1), size), "atomics")
-        return run()
-
-    def _touch(self, ptr: Handle, mask: np.ndarray | None) -> tuple[Agent, np.ndarray, int, Region | None]:
-        ty = ptr.get_element_ty()
-        if ty == tl.bfloat16:
-            raise self.machine.refusal("an atomic on bfloat16", "accumulate in float32")
-        size = stock._get_np_dtype(ty).itemsize
-        live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
-        agent = self.scheduler.running()
-        region = self.machine.reach(agent, Scatter(live.reshape(-1), size), "changes") if live.size else None
-        if live.size:
-            self.machine.stores.settle(agent, int(live.min()), int(live.max()) + size)
-        return agent, live, size, region
-
-    def _observe(
-        self, agent: Agent, address: int, size: int, before: int, after: int, order: _Order, *, writes: bool
-    ) -> None:
-        made = Atomic(address, size, before, after, order.acquire, order.release, order.scope, writes)
-        self.machine.observer.atomic(agent, made)
 
     # -------------------------------------------------------------------------------------------------------- ordering
     def create_barrier(self) -> None:
@@ -384,14 +338,15 @@ class Atomics:
         self.machine.observer.barrier(self.scheduler.running())
 
     def create_inline_asm(self, asm: str, constraints: str, values: list[Handle], *rest: Any) -> _AsmResult:
+        agent = self.scheduler.running()
         if READS.get(asm) == "clock":
-            return _AsmResult(round(self.scheduler.running().clock * 1000) + self.machine.passed, tl.int64)
+            return _AsmResult(round(agent.clock * 1000) + self.machine.passed, tl.int64)
         if READS.get(asm) == "multiprocessor":
-            return _AsmResult(self.scheduler.running().worker or 0)
+            return _AsmResult(agent.worker or 0)
         if asm not in MEANING or values:
             raise self.machine.refusal(f"the assembly `{asm}`", "use the fences of tilelink.device")
-        self.machine.stores.fence(self.scheduler.running(), MEANING[asm])
-        self.machine.observer.fence(self.scheduler.running(), MEANING[asm])
+        self.machine.stores.fence(agent, MEANING[asm])
+        self.machine.observer.fence(agent, MEANING[asm])
         return _AsmResult()
 
     def create_assert(self, condition: Handle, message: str, *rest: Any) -> None:
@@ -400,14 +355,16 @@ class Atomics:
 
     def create_print(self, prefix: str, hex: bool, values: list[Handle], *rest: Any) -> None:
         """On a GPU every thread prints its elements; here a worker prints a block at once."""
-        agent = self.scheduler.running()
+        shown = [""] if not values else []
         for value in values:
             ty: Any = value.dtype.scalar
             data = widen(value.data, ty.name)
-            shown = np.array2string(data, formatter={"all": _hexadecimal} if hex else None) if data.size > 1 else ""
-            print(f"{agent}{prefix}{shown or (_hexadecimal(data.item()) if hex else data.item())}")
-        if not values:
-            print(f"{agent}{prefix}")
+            if data.size > 1:
+                shown.append(np.array2string(data, formatter={"all": _hexadecimal} if hex else None))
+            else:
+                shown.append(_hexadecimal(data.item()) if hex else data.item())
+        for text in shown:
+            print(f"{self.scheduler.running()}{prefix}{text}")
 
     def create_assume(self, condition: Handle) -> None:
         if not condition.data.all():
@@ -419,7 +376,3 @@ class Atomics:
 
 def _hexadecimal(value: Any) -> str:
     return float(value).hex() if isinstance(value, (float, np.floating)) else f"{int(value):#x}"
-
-
-def _native(sem: Any) -> Any:
-    return stock.InterpreterBuilder.ir_sem_to_interpreter_sem[sem]

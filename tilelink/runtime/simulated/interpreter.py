@@ -7,27 +7,27 @@ function executes its source with the interpreter's language, and the builder's 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.jit import JITFunction
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.simulated.agents import Span, Target
 from tilelink.runtime.simulated.arithmetic import (
+    NARROW,
     Arithmetic,
     block_type_init,
-    is_narrow,
     narrow,
     short_functions,
     short_methods,
@@ -40,26 +40,7 @@ from tilelink.runtime.simulated.machine import NUMBER, Machine
 HOOKED = tuple((owner, name) for owner in (Accesses, Atomics, Arithmetic) for name in vars(owner) if name[0] != "_")
 """Builder methods that are replaced, and by whom. A Triton without one of them is not supported: a test says which."""
 
-WAITS = ("signal_wait_until", "local_wait_until", "signal_wait_within", "local_wait_within")
-"""Functions `(flag, cmp, value, …)` that poll: knowing the condition gives better reports and clocks."""
-
-TOGETHER = {"signal_wait_each": "signal_wait_until"}
-"""Functions `(flags, cmp, values, inside)` that wait for a block of flags -> what waits for one of them.
-
-To have seen all of them is the same as to have seen one after the other."""
-
-LOADS = ("ll_load", "ll_load_within")
-"""Functions `(flags, number, mask, …)` that load a block of flags until all of them hold the number."""
-
-WORDS = ("ll_words",)
-"""What these call to load them: a look at flags that others store."""
-
-LOOKS = ("look_at_clock",)
-"""Functions that a poll loop calls besides: what they do is no progress, nor a point where others may run."""
-
 _CMP_EQ = 0
-
-
 _running = Lock()
 _compiled: WeakKeyDictionary[Callable[..., Any], CodeType] = WeakKeyDictionary()
 """Function -> its rewritten module code. Reading a source back takes longer than many a kernel runs."""
@@ -72,14 +53,26 @@ class _Rewriter(stock.FunctionRewriter):
         return compile(transformed_ast, filename=self.filename, mode="exec")
 
 
+Function = Callable[..., Any]
+
+
 class Interpreter:
     """Executes Triton functions for the agents of one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._functions: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._functions: dict[Function, Function] = {}
         self._names: dict[int, dict[str, Any]] = {}
         self._scope = stock._LangPatchScope()
+        waits = ("signal_wait_until", "local_wait_until", "signal_wait_within", "local_wait_within")
+        self._special: dict[str, Callable[[Function], Function]] = {
+            **dict.fromkeys(waits, self._waiting),
+            "signal_wait_each": self._one_by_one,
+            **dict.fromkeys(("ll_load", "ll_load_within"), self._numbered),
+            "ll_words": lambda fn: self._looking(fn, self._words),
+            "look_at_clock": self._looking,
+        }
+        """Device functions that are more to the machine than what they do -> what makes that of them."""
 
     @contextmanager
     def patched(self) -> Iterator[None]:
@@ -92,39 +85,35 @@ class Interpreter:
                 why="Triton's language means the interpreter's for the whole process meanwhile",
                 hint="call tilelink.launch in one thread at a time, and not inside a rank",
             )
-        options = builder.options
-        installed: list[str] = []
+        before = dict(vars(builder))
         try:
             made = {owner: owner(self.machine) for owner, _ in HOOKED}
             for owner, name in HOOKED:
                 setattr(builder, name, getattr(made[owner], name))
-                installed.append(name)
             # Overflow checks cost seven times the addition they check; `debug` is what makes assertions count.
             builder.options = stock.InterpreterOptions(debug=True, sanitize_overflow=False)
             self._patch_language()
             yield
         finally:
             self._scope.restore()
-            for name in installed:
-                delattr(builder, name)
-            builder.options = options
+            builder.__dict__ = before
             _running.release()
 
-    def function(self, jit: JITFunction) -> Callable[..., Any]:
+    def function(self, jit: JITFunction) -> Function:
         """The Python function that executes `jit`."""
-        fn = jit.fn
-        made = self._functions.get(fn)
+        made = self._functions.get(jit.fn)
         if made is None:
-            made = self._functions[fn] = self._rewrite(fn)
+            made = self._functions[jit.fn] = self._rewrite(jit.fn)
         return made
 
     def arguments(self, kernel: JITFunction, args: Mapping[str, Any]) -> dict[str, Any]:
         """What a launch passes: tensors become pointers, descriptors TMA descriptors, constants stay."""
+        given = {name: v.of_argument(name) if isinstance(v, Descriptor) else v for name, v in args.items()}
         constant = {p.name for p in kernel.params if p.is_constexpr}
-        return {name: value if name in constant else _argument(name, value) for name, value in args.items()}
+        return {name: v if name in constant else stock._implicit_cvt(v) for name, v in given.items()}
 
     # ------------------------------------------------------------------------------------------------------- rewriting
-    def _rewrite(self, fn: FunctionType) -> Callable[..., Any]:
+    def _rewrite(self, fn: FunctionType) -> Function:
         code = _compiled.get(fn)
         if code is None:
             code = _compiled[fn] = _Rewriter(fn).rewrite_ast()
@@ -137,15 +126,8 @@ class Interpreter:
         exec(code, names, scope)
         made = scope[fn.__name__]
         self.machine.codes.add(made.__code__)
-        if fn.__name__ in LOOKS:
-            return self._looking(made)
-        if fn.__name__ in TOGETHER:
-            return self._one_by_one(fn.__globals__[TOGETHER[fn.__name__]])
-        if fn.__name__ in LOADS:
-            return self._numbered(made)
-        if fn.__name__ in WORDS:
-            return self._looking(made, self._words)
-        return self._waiting(made) if fn.__name__ in WAITS else made
+        special = self._special.get(fn.__name__)
+        return made if special is None else special(made)
 
     def _module_names(self, fn: FunctionType) -> dict[str, Any]:
         """A copy of the names of the function's module, with its own builtins bound to the interpreter."""
@@ -154,37 +136,32 @@ class Interpreter:
             names = {**vars(stock), **fn.__globals__}
             for name, value in fn.__globals__.items():
                 if tl.core.is_builtin(value) and isinstance(value, FunctionType):
-                    names[name] = _bound(value)
-                elif isinstance(value, ModuleType):
-                    self._patch_extension(value)
+                    names[name] = partial(value, _semantic=stock.interpreter_semantic)
+                elif isinstance(value, ModuleType) and value.__name__.startswith("triton.language.extra"):
+                    # Builtins besides the language itself, such as libdevice.
+                    stock._patch_builtin(value, stock.interpreter_builder, self._scope)
             self._names[id(fn.__globals__)] = names
         return names
 
-    def _patch_extension(self, module: ModuleType) -> None:
-        """Modules of builtins besides the language itself, such as libdevice."""
-        if module in (tl, tl.core, tl.math) or not module.__name__.startswith("triton.language.extra"):
-            return
-        stock._patch_builtin(module, stock.interpreter_builder, self._scope)
-
-    def _waiting(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """A wait function that tells the machine what it waits for."""
+    def _waiting(self, fn: Function) -> Function:
+        """A function `(flag, cmp, value, …)` that polls: knowing the condition gives better reports and clocks."""
         signature = inspect.signature(fn)
 
         def wait(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
             address, target = int(given["flag"].handle.data.item()), _integer(given["value"])
-            if _integer(given["cmp"]) == _CMP_EQ:
-                self.machine.begin_wait(Target(address, lambda value: value == target, "=", target))
-            else:
-                self.machine.begin_wait(Target(address, lambda value: value >= target, ">=", target))
+            compare, sign = (operator.eq, "=") if _integer(given["cmp"]) == _CMP_EQ else (operator.ge, ">=")
+            self.machine.begin_wait(Target(address, lambda value: compare(value, target), sign, target))
             result = fn(*args, **kwargs)
             self.machine.end_wait()
             return result
 
         return wait
 
-    def _one_by_one(self, wait: JITFunction) -> Callable[..., Any]:
-        """A wait for a block of flags, as waits for each."""
+    def _one_by_one(self, fn: Function) -> Function:
+        """A function `(flags, cmp, values, inside)` that waits for a block of flags: to have seen all of them is the same as to
+        have seen one after the other."""
+        wait = fn.__globals__["signal_wait_until"]
 
         def each(words: Any, cmp: Any, values: Any, inside: Any) -> None:
             pointers, live = words.handle.data, np.broadcast_to(inside.handle.data, words.handle.data.shape)
@@ -197,8 +174,9 @@ class Interpreter:
 
         return each
 
-    def _numbered(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """A load of flags that tells the machine what it waits for: the report names the first of them."""
+    def _numbered(self, fn: Function) -> Function:
+        """A function `(flags, number, mask, …)` that loads a block of flags until all of them hold the number: the report names
+        the first that does not."""
 
         def load(words: Any, number: Any, mask: Any, *rest: Any) -> Any:
             span, machine, wanted = _live_words(words, mask), self.machine, _integer(number) & NUMBER
@@ -211,7 +189,7 @@ class Interpreter:
             machine.begin_wait(Target(span.bounds[0], holds, "of call", wanted))
             result = fn(words, number, mask, *rest)
             machine.end_wait()
-            machine.looked(span)
+            machine.observer.look(machine.scheduler.running(), span)
             return result
 
         return load
@@ -223,7 +201,9 @@ class Interpreter:
         if span is not None:
             self.machine.look(span)
 
-    def _looking(self, fn: Callable[..., Any], before: Callable[..., None] | None = None) -> Callable[..., Any]:
+    def _looking(self, fn: Function, before: Callable[..., None] | None = None) -> Function:
+        """What a poll loop calls besides, or to look at flags that others store: no progress, nor a point where others run."""
+
         def look(*args: Any, **kwargs: Any) -> Any:
             if before is not None:
                 before(*args, **kwargs)
@@ -262,17 +242,16 @@ class Interpreter:
             scope.set_attr(tl.core, name, combine)
         # Stock builds a table of types at every call, a tenth of a run.
         scope.set_attr(stock, "_get_np_dtype", _by_name(stock._get_np_dtype))
-        functions = self
 
         def call(jit: JITFunction, *args: Any, **kwargs: Any) -> Any:
-            return functions.function(jit)(*args, **kwargs)
+            return self.function(jit)(*args, **kwargs)
 
         def bind(jit: JITFunction, instance: Any, owner: Any = None) -> Any:
+            """`v.sum(0)` is a jit function found on the tensor's class; 3.6 does not bind it."""
             return jit if instance is None else MethodType(jit, instance)
 
         scope.set_attr(JITFunction, "__call__", call)
         scope.set_attr(stock.InterpretedFunction, "__call__", call)
-        # `v.sum(0)` is a jit function found on the tensor's class; 3.6 does not bind it.
         scope.set_attr(JITFunction, "__get__", bind)
 
     def _multiple_of(self, value: Any, values: Any) -> Any:
@@ -296,39 +275,16 @@ def _live_words(words: Any, mask: Any) -> Span | None:
     return span_of(pointers, live, pointers.dtype.itemsize)
 
 
-def _bound(builtin: Callable[..., Any]) -> Callable[..., Any]:
-    """A builtin that some other module defines, called with the interpreter's semantic."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return builtin(*args, **{**kwargs, "_semantic": stock.interpreter_semantic})
-
-    return call
-
-
 def _by_name(slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`slow`, remembered by the type's name: not every Triton type can be hashed."""
     known: dict[str, Any] = {}
 
     def find(ty: Any) -> Any:
-        made = known.get(ty.name)
-        if made is None:
-            made = known[ty.name] = slow(ty)
-        return made
+        if ty.name not in known:
+            known[ty.name] = slow(ty)
+        return known[ty.name]
 
     return find
-
-
-def _argument(name: str, value: Any) -> Any:
-    return stock._implicit_cvt(tensor_descriptor(name, value) if isinstance(value, Descriptor) else value)
-
-
-def tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
-    if not descriptor.tensor.numel():
-        # An empty tensor has no address and no tile. This memory is nobody's: to touch it is an error.
-        descriptor = Descriptor(
-            torch.zeros(descriptor.block, dtype=descriptor.tensor.dtype, device="cpu"), descriptor.block
-        )
-    return descriptor.of_argument(name)
 
 
 def _integer(value: Any) -> int:
@@ -343,13 +299,13 @@ def _wide(combine: Callable[..., Any]) -> Callable[..., Any]:
     def run(input: Any, *args: Any, **kwargs: Any) -> Any:
         many = isinstance(input, tuple)
         given = input if many else (input,)
-        if not any(is_narrow(t.dtype.name) for t in given):
+        if not any(t.dtype.name in NARROW for t in given):
             return combine(input, *args, **kwargs)
-        wide = tuple(_retyped(t, tl.float32, widen) if is_narrow(t.dtype.name) else t for t in given)
+        wide = tuple(_retyped(t, tl.float32, widen) if t.dtype.name in NARROW else t for t in given)
         made = combine(wide if many else wide[0], *args, **kwargs)
         results = made if many else (made,)
         back = tuple(
-            _retyped(r, t.dtype, lambda data, _, ty=t.dtype: narrow(data, ty.name)) if is_narrow(t.dtype.name) else r
+            _retyped(r, t.dtype, lambda data, _, ty=t.dtype: narrow(data, ty.name)) if t.dtype.name in NARROW else r
             for r, t in zip(results, given, strict=True)
         )
         return back if many else back[0]

@@ -19,18 +19,15 @@ from tilelink.runtime.simulated.agents import (
     Argument,
     Atomic,
     Block,
-    Launch,
     Proxy,
     Scatter,
     Span,
     Target,
-    Wait,
-    chain,
-    innermost,
+    frames,
     named,
 )
-from tilelink.runtime.simulated.memory import Histories, MemoryMap, Region, StoreBuffer, WildAccess, block_of
-from tilelink.runtime.simulated.scheduler import Scheduler
+from tilelink.runtime.simulated.memory import Histories, MemoryMap, Region, StoreBuffer, block_of
+from tilelink.runtime.simulated.scheduler import Scheduler, StandstillError, Turns, waiting
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The interface through which a race detector sees a run: every access, every order. Nothing here decides anything.
@@ -87,10 +84,9 @@ What = Literal["launch", "wait", "resume", "signal", "copy", "compute", "end"]
 class Record:
     """One thing that happened, in the order in which it happened (`step`).
 
-    `time`, `until`: simulated microseconds; they differ for a copy and for a library
-    function. `stream`: 0 is the main stream, side stream i is
-    i + 1. `worker`: None for what a stream itself does. `kernel`: the launched function; `function`: the innermost
-    function of the emitted file, `line` its line (0: not in an emitted file). `detail`: the flag or buffer and values.
+    `time`, `until`: simulated microseconds; they differ for a copy and for a library function. `stream`: 0 is the main stream,
+    side stream i is i + 1. `worker`: None for what a stream itself does. `kernel`: the launched function; `function`: the
+    innermost function of the emitted file, `line` its line (0: not in an emitted file). `detail`: the flag or buffer and values.
     """
 
     step: int
@@ -142,35 +138,9 @@ def addresses(span: Span) -> np.ndarray:
     return found.reshape(-1)
 
 
-def contents(span: Span, region: Region) -> np.ndarray:
-    """What the flags hold now."""
-    return _of(span, region, region.data.view(np.int64))
-
-
-def _of(span: Span, region: Region, each: np.ndarray) -> np.ndarray:
-    return each[(addresses(span) - region.start) // each.itemsize]
-
-
-class Arrivals:
-    """When flags can be seen by those who look at them."""
-
-    def __init__(self) -> None:
-        self._times: dict[int, np.ndarray] = {}
-
-    def write(self, span: Span, region: Region, time: float) -> None:
-        times = self._times.get(region.start)
-        if times is None:
-            times = self._times[region.start] = np.zeros(len(region.data) // 8)
-        times[(addresses(span) - region.start) // 8] = time
-
-    def latest(self, span: Span, region: Region) -> float:
-        """When the last of these flags came."""
-        times = self._times.get(region.start)
-        return 0.0 if times is None else float(_of(span, region, times).max())
-
-    def forget(self, start: int, end: int) -> None:
-        for at in [at for at in self._times if start <= at < end]:
-            del self._times[at]
+def contents(span: Span, region: Region, of: np.ndarray | None = None) -> np.ndarray:
+    """What the flags hold now; or what something holds `of` each flag of the region."""
+    return (region.data.view(np.int64) if of is None else of)[(addresses(span) - region.start) // WORD]
 
 
 SMALL_COPY = 64 * WORD
@@ -183,7 +153,7 @@ class Machine:
         self,
         ranks: int,
         device: Device,
-        scheduler: Scheduler,
+        turns: Turns,
         costs: cost.Machine,
         recorder: Recorder | None,
         observer: Observer,
@@ -193,8 +163,7 @@ class Machine:
         self.ranks = ranks
         self.per_node = -(-ranks // nodes)
         self.topology = Topology(ranks=ranks, backend="simulated", device=device)
-        self.scheduler = scheduler
-        scheduler.let_time_pass = self.let_time_pass
+        self.scheduler = Scheduler(turns, self._stuck)
         self.costs = costs
         self.recorder = recorder
         self.observer = observer
@@ -202,7 +171,6 @@ class Machine:
         self.memory = MemoryMap()
         self.flags = Histories(0.0)
         """When, in simulated time, a flag came to hold a value."""
-        self.arrivals = Arrivals()
         self._looked_at: set[tuple[int, int]] = set()
         """Bounds of the flags that somebody sleeps for."""
         self.codes: set[CodeType] = set()
@@ -225,10 +193,24 @@ class Machine:
     def reach(self, agent: Agent, span: Span, what: str) -> Region:
         """The memory of a rectangle that lies in one piece of it, such as a descriptor's tile; of a scatter that of the lowest
         address, all of them checked."""
-        try:
-            return self.memory.check(span, agent.rank)
-        except WildAccess as wild:
-            raise self._wild_access(wild, span.itemsize, what) from None
+        found = self.memory.check(span, agent.rank)
+        if isinstance(found, Region):
+            return found
+        region = self.memory.find(found, found + (1 if isinstance(span, Block) else span.itemsize))
+        near = self.memory.nearest(found)
+        where = "which is no memory at all"
+        if region is not None:
+            where = f"in {region.name} of ranks {sorted(region.users)}"
+        elif near is not None:
+            away, after = near.start - found, found - near.end
+            where = f"{away} bytes before {near.name}" if away > 0 else f"{after} bytes after the end of {near.name}"
+            where += "" if near.home is None else f" of rank {near.home}"
+        raise self.diagnostic(
+            "TL502",
+            f"{what} {span.itemsize} bytes at {found:#x}, {where}",
+            why="a kernel may touch the arenas, and the tensors passed to it",
+            hint="look at the offsets and masks of the access, and at the arguments of the launch",
+        )
 
     def charge(self, agent: Agent, region: Region, nbytes: int) -> None:
         """Let an access take its time."""
@@ -242,7 +224,7 @@ class Machine:
         if agent.looking:
             return
         if agent.polled == (address, region.word(address, size)):
-            scheduler.park(Wait(address, lambda: self._awaited(agent, address, region, size)))
+            scheduler.park(address, lambda: self._awaited(agent, address, region, size))
         else:
             scheduler.moves += 1
             scheduler.switch()
@@ -255,16 +237,13 @@ class Machine:
         if agent.polled == (key[0], contents(span, region).tobytes()):
             self.stores.arrive(agent)
             self._looked_at.add(key)
-            scheduler.park(Wait(key, lambda: self._expected(agent, span, region)))
+            scheduler.park(key, lambda: self._expected(agent, span, region))
         else:
             scheduler.moves += 1
             scheduler.switch()
         agent.polled = (key[0], contents(span, region).tobytes())
-        agent.clock = max(agent.clock, self.arrivals.latest(span, region))
-
-    def looked(self, span: Span) -> None:
-        """The running agent has seen all of these flags come: what it has looked at before that counts for nothing."""
-        self.observer.look(self.scheduler.running(), span)
+        if region.times is not None:
+            agent.clock = max(agent.clock, float(contents(span, region, region.times).max()))
 
     def _expected(self, agent: Agent, span: Span, region: Region) -> str:
         """The first of the flags that an agent looks at in vain."""
@@ -277,7 +256,10 @@ class Machine:
     def stored(self, span: Span, region: Region) -> None:
         """The running agent has stored a block of flags: whoever looks at some of them may go on."""
         agent = self.scheduler.running()
-        self.arrivals.write(span, region, agent.clock + self.costs.flight(region.home != agent.rank))
+        if region.times is None:
+            region.times = np.zeros(len(region.data) // WORD)
+        seen = agent.clock + self.costs.flight(region.home != agent.rank)
+        region.times[(addresses(span) - region.start) // WORD] = seen
         low, high = span.bounds
         for key in [k for k in self._looked_at if k[0] < high and low < k[1]]:
             self._looked_at.remove(key)
@@ -331,12 +313,11 @@ class Machine:
             agent.polled = None
         self.scheduler.moves += 1
 
-    def let_time_pass(self, waiting: list[Agent]) -> bool:
-        """Everybody waits: let the clocks go beyond every limit, if some wait has one."""
-        if self.limit is None or not any(agent.target is not None for agent in waiting):
-            return False
+    def _stuck(self, agents: list[Agent]) -> None:
+        """Everybody waits: let the clocks go beyond every limit, if some wait has one. Raises TL501, none has."""
+        if self.limit is None or not any(agent.target is not None for agent in agents):
+            raise StandstillError(tuple(waiting(agent, self.codes) for agent in agents), self.ranks)
         self.passed += self.limit + 1
-        return True
 
     def name_of(self, agent: Agent, address: int) -> str:
         """`flags[3]`, or `flags[3] of rank 2`, or what else the address can be called."""
@@ -351,7 +332,7 @@ class Machine:
         shift = mine.start - region.start if region is not None and mine is not None else 0
         own = Block(span.address + shift, span.shape, span.strides, span.itemsize)
         there = self.names.get(agent.rank if home is None else home, {})
-        name = agent.launch.name_of(own) if agent.launch is not None else None
+        name = named(agent.launch.arguments, own) if agent.launch is not None else None
         name = name or named(there.values(), span)
         if name is None:
             name = hex(span.address) if region is None else f"{region.name}+{span.address - region.start}"
@@ -387,79 +368,49 @@ class Machine:
             if storage.nbytes():
                 self.observer.opened(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage)
 
-    def launched(self, agent: Agent, launch: Launch) -> None:
-        """Remember what the arguments of a kernel of this rank are called."""
-        self.names.setdefault(agent.rank, {}).update({(a.start, a.end): a for a in launch.arguments})
-
     def observe_copy(self, agent: Agent, target: torch.Tensor, source: torch.Tensor) -> None:
         """A stream is about to copy. One flag is a signal: who acquires it sees what the stream did before."""
-        if not target.numel():
-            return
-        self.opened(target, source)
-        to = block_of(target)
-        self.observer.load(agent, block_of(source), "threads")
-        if to.nbytes == WORD and target.dtype == torch.int64:
-            before, after = (int(t.view(-1)) for t in (target, source))
-            self._observe_flag(agent, to.address, before, after, acquire=False, exchange=False)
+        self.observe_reads(agent, source)
+        if target.numel() == 1 and target.dtype == torch.int64:
+            self.observe_flag(agent, target, int(target), int(source), acquire=False)
         else:
-            self.observer.store(agent, to, "threads")
+            self.observe_write(agent, target)
 
     def observe_reads(self, agent: Agent, *tensors: torch.Tensor) -> None:
-        """A stream is about to read these, by a library."""
+        """A stream is about to read these."""
         for tensor in (t for t in tensors if t.numel()):
             self.opened(tensor)
             self.observer.load(agent, block_of(tensor), "threads")
 
     def observe_write(self, agent: Agent, tensor: torch.Tensor) -> None:
-        """A stream is about to write this, by a library."""
+        """A stream is about to write this."""
         if tensor.numel():
             self.opened(tensor)
             self.observer.store(agent, block_of(tensor), "threads")
 
-    def observe_doorbell(self, agent: Agent, doorbell: torch.Tensor) -> None:
-        """A stream has seen a doorbell at 1 and set it back to 0."""
-        self.opened(doorbell)
-        self._observe_flag(agent, doorbell.data_ptr(), 1, 0, acquire=True, exchange=True)
-
-    def _observe_flag(
-        self, agent: Agent, address: int, before: int, after: int, *, acquire: bool, exchange: bool
-    ) -> None:
-        made = Atomic(address, WORD, before, after, acquire, True, "system", writes=True, exchange=exchange)
+    def observe_flag(self, agent: Agent, flag: torch.Tensor, before: int, after: int, *, acquire: bool) -> None:
+        """A stream changes a flag, which it has seen in the same instant if it acquires what came with it."""
+        self.opened(flag)
+        made = Atomic(flag.data_ptr(), WORD, before, after, acquire, True, "system", writes=True, exchange=acquire)
         self.observer.atomic(agent, made)
 
     def place(self, agent: Agent) -> tuple[str, int]:
         """The innermost function of the kernel's own file that the running agent is in, and its line."""
         if agent.launch is None:
             return "", 0
-        found = innermost(sys._getframe(1), self.codes, agent.launch.file)
-        return found if found is not None else (agent.launch.kernel, 0)
+        frame = next(frames(sys._getframe(1), self.codes, agent.launch.file), None)
+        return (frame.f_code.co_name, frame.f_lineno) if frame is not None else (agent.launch.kernel, 0)
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
     def diagnostic(self, code: str, message: str, *, why: str | None = None, hint: str | None = None) -> TilelinkError:
         """An error at the line of the emitted file that is running."""
         agent = self.scheduler.running()
-        steps = chain(sys._getframe(1), self.codes)
-        file = agent.launch.file if agent.launch is not None else ""
-        place = next((s for s in steps if s.file == file), None)
-        loc = whole_line(place.file, place.line) if place is not None else None
+        _, line = self.place(agent)
+        loc = whole_line(agent.launch.file, line) if agent.launch is not None and line else None
         return TilelinkError(code, f"{agent}: {message}", loc=loc, why=why, hint=hint)
 
     def refusal(self, what: str, hint: str) -> TilelinkError:
         return self.diagnostic("TL503", f"{what} cannot be simulated", hint=hint)
-
-    def _wild_access(self, wild: WildAccess, itemsize: int, what: str) -> TilelinkError:
-        address, region = wild.address, wild.region
-        if region is not None:
-            where = f"in {region.name} of ranks {sorted(region.users)}"
-        else:
-            near = self.memory.nearest(address)
-            where = "which is no memory at all" if near is None else _beside(near, address)
-        return self.diagnostic(
-            "TL502",
-            f"{what} {itemsize} bytes at {address:#x}, {where}",
-            why="a kernel may touch the arenas, and the tensors passed to it",
-            hint="look at the offsets and masks of the access, and at the arguments of the launch",
-        )
 
     # ---------------------------------------------------------------------------------------------------------- records
     def record(
@@ -484,10 +435,3 @@ class Machine:
                 detail=detail,
             )
         )
-
-
-def _beside(region: Region, address: int) -> str:
-    whose = "" if region.home is None else f" of rank {region.home}"
-    if address < region.start:
-        return f"{region.start - address} bytes before {region.name}{whose}"
-    return f"{address - region.end} bytes after the end of {region.name}{whose}"

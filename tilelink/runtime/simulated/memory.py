@@ -40,6 +40,8 @@ class Region:
     users: dict[int, int] = field(default_factory=dict)
     peers: tuple[Region, ...] = ()
     """Of a symmetric region: the instances of all ranks."""
+    times: np.ndarray | None = None
+    """When each flag of 64 bits that says itself that it has come could be seen; None: there was none so far."""
 
     def open_to(self, rank: int) -> bool:
         return self.symmetric or rank in self.users
@@ -48,15 +50,6 @@ class Region:
         """The integer at `address`."""
         offset = address - self.start
         return int(self.data[offset : offset + itemsize].view(f"i{itemsize}")[0])
-
-
-class WildAccess(Exception):
-    """Raised by `MemoryMap`; the machine turns it into a diagnostic with the emitted line."""
-
-    def __init__(self, address: int, region: Region | None) -> None:
-        self.address = address
-        self.region = region
-        super().__init__(hex(address))
 
 
 class MemoryMap:
@@ -72,13 +65,15 @@ class MemoryMap:
         if start == end:
             return None
         at = bisect_left(self._starts, start)
-        same = [r for r in self._from(at, start) if r.end == end]
-        if same:
-            region = same[0]
-        elif any(r.symmetric for r in self._around(start, end)):
-            return None
-        else:
-            region = Region(start, end, name, rank, symmetric, _bytes(tensor, start, end))
+        beginning = self._regions[at : bisect_right(self._starts, start)]
+        region = next((r for r in beginning if r.end == end), None)
+        if region is None:
+            if any(r.symmetric for r in self._around(start, end)):
+                return None
+            storage = tensor.untyped_storage()
+            whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
+            data = whole[start - storage.data_ptr() : end - storage.data_ptr()]
+            region = Region(start, end, name, rank, symmetric, data)
             self._starts.insert(at, start)
             self._regions.insert(at, region)
         if not region.symmetric and region.home != rank:
@@ -112,48 +107,26 @@ class MemoryMap:
         """The region that ends or begins closest to `address`."""
         return min(self._regions, key=lambda r: max(r.start - address, address - r.end), default=None)
 
-    def holding(self, block: Block, rank: int) -> Region | None:
-        """One region that holds all of a rectangle and is open to the rank."""
-        low, high = block.bounds
-        return self.find(low, high, rank)
-
-    def check(self, span: Span, rank: int) -> Region:
-        """The region of a rectangle, or of the lowest address of a scatter, every single one of which is checked.
-
-        Raises:
-            WildAccess: the first address that the rank may not touch.
-        """
+    def check(self, span: Span, rank: int) -> Region | int:
+        """The region of a rectangle, or of the lowest address of a scatter, every single one of which is checked; else the first
+        address that the rank may not touch."""
+        low, high = span.bounds
+        region = self.find(low, high, rank)
+        if region is not None:
+            return region
         if isinstance(span, Block):
-            region, at, size = self.holding(span, rank), span.bounds[0], 1
-            if region is None and (begins := self.find(at, at + 1, rank)) is not None:
-                at = begins.end
-        else:
-            at, size = int(span.addresses.min()), span.itemsize
-            region = self.find(at, int(span.addresses.max()) + size, rank)
+            begins = self.find(low, low + 1, rank)
+            return low if begins is None else begins.end
+        for at in np.unique(span.addresses).tolist():
+            region = self.find(at, at + span.itemsize, rank)
             if region is None:
-                every = np.unique(span.addresses).tolist()
-                at = next((a for a in every if self.find(a, a + size, rank) is None), at)
-                region = self.find(at, at + size, rank)
-        if region is None:
-            raise WildAccess(at, self.find(at, at + size))
+                return at
+        region = self.find(low, low + span.itemsize, rank)
+        assert region is not None
         return region
-
-    def _from(self, at: int, start: int) -> list[Region]:
-        """The regions that start at `start`, the first of which is number `at`."""
-        found = []
-        while at < len(self._starts) and self._starts[at] == start:
-            found.append(self._regions[at])
-            at += 1
-        return found
 
     def _around(self, low: int, high: int) -> list[Region]:
         return [r for r in self._regions if r.start <= low and high <= r.end]
-
-
-def _bytes(tensor: torch.Tensor, start: int, end: int) -> np.ndarray:
-    storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
-    return whole[start - storage.data_ptr() : end - storage.data_ptr()]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -217,11 +190,8 @@ class StoreBuffer:
         self._apply(agent, lambda p: p.stage == "covered")
 
     def arrive(self, agent: Agent) -> None:
-        """Time passes: all that the program has stored is seen in the end."""
+        """Time passes, or the program ends: all that it has stored is seen in the end."""
         self._apply(agent, lambda p: True)
-
-    def end(self, agent: Agent) -> None:
-        self.arrive(agent)
         self._pending.pop(agent, None)
 
     def _advance(self, agent: Agent, old: Stage, new: Stage) -> None:

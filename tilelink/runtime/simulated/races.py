@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from tilelink.runtime.simulated.machine import Machine
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a race is: two accesses, and the edge that is missing between them.
-
 Missing = Literal["signal", "release", "acquire", "scope", "count", "barrier", "proxy fence", "bulk store wait"]
 """What would have ordered the two accesses.
 
@@ -107,9 +104,6 @@ class RaceError(TilelinkError):
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a race detector remembers of each access, so that a report can name it and say which edge is missing.
-
 SIGNALS = 64
 
 
@@ -117,11 +111,13 @@ SIGNALS = 64
 class Entry:
     """Accesses that are alike: by one strand, from one line, without a signal or a barrier in between.
 
-    `line`: of the emitted file. `lead`: the leader's clock at that time. `spans`: all of them.
+    `row`, `clock`: of the strand. `line`: of the emitted file. `lead`: the leader's clock at that time. `spans`: all of them.
     """
 
     agent: Agent
     strands: Strands
+    row: int
+    clock: int
     kind: Literal["load", "store"]
     proxy: Proxy
     function: str
@@ -157,37 +153,21 @@ class State:
     readers: dict[int, int]
 
 
-UNTOUCHED = State(0, {})
+NOBODY = Entry(Agent(-1), Strands(0, 0, 0), 0, 0, "load", "threads", "", 0, 0, [])
 
 
 @dataclass(slots=True)
 class AccessLog:
-    """Accesses by number, from 1: which strand, at which of its clocks. States by number, 0 is that of untouched bytes."""
+    """Accesses by number, from 1. States by number, 0 is that of untouched bytes."""
 
-    who: list[int] = field(default_factory=lambda: [0])
-    when: list[int] = field(default_factory=lambda: [0])
-    entries: list[Entry | None] = field(default_factory=lambda: [None])
-    states: list[State] = field(default_factory=lambda: [UNTOUCHED])
+    entries: list[Entry] = field(default_factory=lambda: [NOBODY])
+    states: list[State] = field(default_factory=lambda: [State(0, {})])
     atomics: dict[Strands, deque[tuple[int, Atomic]]] = field(default_factory=dict)
     known: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
     """What was known by who stored words of 64 bits, by access."""
-    _alike: dict[tuple[object, ...], int] = field(default_factory=dict)
+    alike: dict[tuple[object, ...], int] = field(default_factory=dict)
     _after: dict[tuple[int, int], int] = field(default_factory=dict)
     _written: dict[int, int] = field(default_factory=dict)
-
-    def find(self, key: tuple[object, ...], span: Block) -> int:
-        """The number of an access like this one, or 0."""
-        number = self._alike.get(key, 0)
-        if number:
-            self.entry(number).spans.append(span)
-        return number
-
-    def add(self, key: tuple[object, ...], row: int, clock: int, entry: Entry) -> int:
-        self.who.append(row)
-        self.when.append(clock)
-        self.entries.append(entry)
-        self._alike[key] = number = len(self.who) - 1
-        return number
 
     def after_write(self, number: int) -> int:
         """The state of bytes that access `number` has written."""
@@ -200,8 +180,8 @@ class AccessLog:
         after = self._after.get((state, number))
         if after is None:
             before = self.states[state]
-            readers = {w: r for w, r in before.readers.items() if known[w] < self.when[r]}
-            readers[self.who[number]] = number
+            readers = {w: r for w, r in before.readers.items() if known[w] < self.entries[r].clock}
+            readers[self.entries[number].row] = number
             after = state if readers == before.readers else self._add_state(State(before.writer, readers))
             self._after[state, number] = after
         return after
@@ -210,43 +190,25 @@ class AccessLog:
         self.states.append(state)
         return len(self.states) - 1
 
-    def add_atomic(self, strands: Strands, number: int, atomic: Atomic) -> None:
-        self.atomics.setdefault(strands, deque(maxlen=SIGNALS)).append((number, atomic))
-
-    def entry(self, number: int) -> Entry:
-        found = self.entries[number]
-        assert found is not None
-        return found
-
     def clear(self) -> None:
-        del self.who[1:], self.when[1:], self.entries[1:], self.states[1:]
-        for found in (self.atomics, self.known, self._alike, self._after, self._written):
+        del self.entries[1:], self.states[1:]
+        for found in (self.atomics, self.known, self.alike, self._after, self._written):
             found.clear()
 
     # --------------------------------------------------------------------------------------------------------- the report
     def missing(self, earlier: int, later: int, clocks: Clocks) -> Missing:
         """The edge without which the two are unordered."""
-        first, second = self.entry(earlier), self.entry(later)
-        row, clock, rows = self.who[earlier], self.when[earlier], clocks.rows
+        first, second, rows = self.entries[earlier], self.entries[later], clocks.rows
         mine, theirs = second.strands, first.strands
+        ended = "bulk store wait" if first.proxy == "bulk" else "barrier"
         if mine == theirs:
-            return _inside(first, second)
-        if rows[mine.threads, row] >= clock:
+            return "proxy fence" if second.proxy == "bulk" else ended
+        if rows[mine.threads, first.row] >= first.clock:
             return "proxy fence"
-        if rows[mine.leader, row] >= clock:
+        if rows[mine.leader, first.row] >= first.clock:
             return "barrier"
         if rows[mine.leader, theirs.leader] >= first.lead:
-            return "bulk store wait" if first.proxy == "bulk" else "barrier"
-        return self._missing_signal(earlier, first.agent.rank != second.agent.rank, theirs, mine)
-
-    def signals(self, strands: Strands, after: int) -> list[Atomic]:
-        """What a program has signalled since access number `after`."""
-        return [a for number, a in self.atomics.get(strands, ()) if number > after and a.writes]
-
-    def waits(self, strands: Strands) -> list[Atomic]:
-        return [a for _, a in self.atomics.get(strands, ()) if not a.writes or a.acquire]
-
-    def _missing_signal(self, earlier: int, remote: bool, theirs: Strands, mine: Strands) -> Missing:
+            return ended
         sent = {a.address: a for a in self.signals(theirs, earlier)}
         for wait in self.waits(mine):
             signal = sent.get(wait.address)
@@ -256,15 +218,16 @@ class AccessLog:
                 return "release"
             if not wait.acquire:
                 return "acquire"
+            remote = first.agent.rank != second.agent.rank
             return "scope" if remote and "device" in (signal.scope, wait.scope) else "count"
         return "signal"
 
+    def signals(self, strands: Strands, after: int) -> list[Atomic]:
+        """What a program has signalled since access number `after`."""
+        return [a for number, a in self.atomics.get(strands, ()) if number > after and a.writes]
 
-def _inside(first: Entry, second: Entry) -> Missing:
-    """Of two accesses of one program."""
-    if second.proxy == "bulk":
-        return "proxy fence"
-    return "bulk store wait" if first.proxy == "bulk" else "barrier"
+    def waits(self, strands: Strands) -> list[Atomic]:
+        return [a for _, a in self.atomics.get(strands, ()) if not a.writes or a.acquire]
 
 
 def outline(span: Span) -> Block:
@@ -286,13 +249,10 @@ LIMIT = 300_000
 
 
 class RaceDetector(Observer):
-    """Pass one to `simulate` as `observer`.
+    """Pass one to `simulate` as `observer`. Raises TL507, in the program that makes the second of two unordered accesses.
 
     Args:
         collect: keep races in `races`, one for each pair of lines, instead of raising at the first.
-
-    Raises:
-        RaceError: TL507, in the program that makes the second of two unordered accesses.
     """
 
     def __init__(self, *, collect: bool = False) -> None:
@@ -309,14 +269,12 @@ class RaceDetector(Observer):
 
     # ------------------------------------------------------------------------------------------------------------- order
     def mark(self, agent: Agent) -> object:
-        s = self._clocks.strands(agent)
-        return self._clocks.snapshot(s.threads, s.leader, s.bulk) if s.program else self._clocks.snapshot(s.threads)
+        return self._clocks.snapshot(*self._clocks.strands(agent).rows)
 
     def after(self, agent: Agent, marks: Iterable[object]) -> None:
-        s = self._clocks.strands(agent)
         for mark in marks:
             assert isinstance(mark, np.ndarray)
-            for row in {s.threads, s.leader, s.bulk}:
+            for row in self._clocks.strands(agent).rows:
                 self._clocks.learn(row, mark)
 
     def barrier(self, agent: Agent) -> None:
@@ -357,8 +315,7 @@ class RaceDetector(Observer):
         for known in release.reaches(agent.rank, atomic.scope):
             self._clocks.learn(s.leader, known)
         # All threads get the result, and with it what the one thread has learnt.
-        if s.program:
-            self._clocks.tell(s.leader, s.threads)
+        self._clocks.tell(s.leader, s.threads)
 
     # ------------------------------------------------------------------------------------------------------------ memory
     def opened(self, start: int, end: int, keep: object) -> None:
@@ -406,7 +363,7 @@ class RaceDetector(Observer):
         if shadow is None:
             return
         number = self._record(agent, s, s.leader, "store" if atomic.writes else "load", "atomics", span)
-        self._log.add_atomic(s, number, atomic)
+        self._log.atomics.setdefault(s, deque(maxlen=SIGNALS)).append((number, atomic))
         (self._write if atomic.writes else self._read)(shadow.cells(span), s.leader, number)
 
     # ----------------------------------------------------------------------------------------------------------- checking
@@ -417,13 +374,9 @@ class RaceDetector(Observer):
             writer = log.states[state].writer
             if writer:
                 self._check(writer, me, number)
-            after = log.after_read(state, number, self._clocks.rows[log.who[number]])
-            if after == state:
-                continue
-            if len(states) == 1:
-                cells.fill(after)
-            else:
-                cells.replace(state, after)
+            after = log.after_read(state, number, self._clocks.rows[log.entries[number].row])
+            if after != state:
+                cells.fill(after, old=None if len(states) == 1 else state)
 
     def _write(self, cells: Cells, me: int, number: int) -> None:
         log = self._log
@@ -436,10 +389,9 @@ class RaceDetector(Observer):
         cells.fill(log.after_write(number))
 
     def _check(self, earlier: int, me: int, number: int) -> None:
-        log = self._log
-        if self._clocks.rows[me, log.who[earlier]] >= log.when[earlier]:
+        before, now = self._log.entries[earlier], self._log.entries[number]
+        if self._clocks.rows[me, before.row] >= before.clock:
             return
-        before, now = log.entry(earlier), log.entry(number)
         if before.proxy == now.proxy == "atomics":
             return
         # A bulk load of the same program has ended before anything that follows it begins.
@@ -452,24 +404,25 @@ class RaceDetector(Observer):
     ) -> int:
         log, rows = self._log, self._clocks.rows
         function, line = self._machine.place(agent)
-        clock = int(rows[row, row])
-        lead = int(rows[s.leader, s.leader])
-        key = (row, clock, lead, line, kind, proxy)
-        outlined = outline(span)
-        number = log.find(key, outlined)
-        if number:
+        clock, lead = int(rows[row, row]), int(rows[s.leader, s.leader])
+        key, outlined = (row, clock, lead, line, kind, proxy), outline(span)
+        number = log.alike.get(key)
+        if number is not None:
+            log.entries[number].spans.append(outlined)
             return number
-        if len(log.who) > LIMIT:
+        if len(log.entries) > LIMIT:
             log.clear()
             self._memory.clear()
-        return log.add(key, row, clock, Entry(agent, s, kind, proxy, function, line, lead, [outlined]))
+        log.alike[key] = number = len(log.entries)
+        log.entries.append(Entry(agent, s, row, clock, kind, proxy, function, line, lead, [outlined]))
+        return number
 
     # ---------------------------------------------------------------------------------------------------------- reporting
     def _race(self, earlier: int, later: int) -> None:
         log, machine = self._log, self._machine
         if machine.gave_up:
             return  # a wait has ended without what it waited for, and that is reported
-        first, second = log.entry(earlier), log.entry(later)
+        first, second = log.entries[earlier], log.entries[later]
         here = second.spans[-1]
         race = Race(
             earlier=first.access(first.touching(here), machine.span_name),
@@ -485,7 +438,7 @@ class RaceDetector(Observer):
             self.races.append(race)
 
     def _context(self, earlier: int, later: int) -> tuple[str, ...]:
-        first, second = self._log.entry(earlier), self._log.entry(later)
+        first, second = self._log.entries[earlier], self._log.entries[later]
         if first.strands == second.strands:
             return ()
         sent = self._names(first.agent, self._log.signals(first.strands, earlier))

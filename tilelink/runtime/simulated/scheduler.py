@@ -9,14 +9,14 @@ from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Literal
 
 import triton.language as tl
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from tilelink.errors import Loc, Note, TilelinkError, whole_line
-from tilelink.runtime.simulated.agents import Agent, Host, Wait, chain
+from tilelink.runtime.simulated.agents import Agent, Host, frames
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Whose turn it is: by chance, against one rank, by priorities, or with few interruptions at chosen points.
@@ -50,10 +50,7 @@ class Policy:
 
     @staticmethod
     def parse(text: str) -> Policy:
-        """
-        Raises:
-            TilelinkError: TL508.
-        """
+        """Raises TL508."""
         found = _TEXT.fullmatch(text)
         if found is None:
             raise TilelinkError(
@@ -74,26 +71,32 @@ class Policy:
             return Priorities(self.seed)
         if self.kind == "preemptions":
             return Preemptions(self.at)
-        return Straggling(self.seed, self.rank) if self.kind == "straggler" else Turns(self.seed)
+        return Turns(self.seed, self.rank if self.kind == "straggler" else None)
 
 
 class Turns:
-    """Those who can run, and who of them does: anybody, where nothing else is said."""
+    """Those who can run, and who of them does: anybody, where nothing else is said, and while there is nobody else, agents of
+    the rank `straggler`."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, straggler: int | None = None) -> None:
         self._random = random.Random(seed)
+        self._straggler = straggler
         self._ready: list[Agent] = []
+        self._last: list[Agent] = []
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._ready) + len(self._last)
 
     def add(self, agent: Agent) -> None:
         """It can run: it is new, or what it waited for has come."""
-        self._ready.append(agent)
+        (self._last if agent.rank == self._straggler else self._ready).append(agent)
 
     def next(self) -> Agent:
         """Take the one whose turn it is."""
-        return _any_of(self._ready, self._random)
+        pool = self._ready or self._last
+        at = int(self._random.random() * len(pool))
+        pool[at], pool[-1] = pool[-1], pool[at]
+        return pool.pop()
 
     def yields(self, agent: Agent) -> bool:
         """At a signal, a wait or a copy: whether the running agent goes back to the others; it is added if so."""
@@ -105,47 +108,23 @@ class Turns:
         return self._random.random() < INTERRUPT_CHANCE
 
 
-def _any_of(pool: list[Agent], chance: random.Random) -> Agent:
-    at = int(chance.random() * len(pool))
-    pool[at], pool[-1] = pool[-1], pool[at]
-    return pool.pop()
-
-
-class Straggling(Turns):
-    """Agents of one rank run while there is nobody else."""
-
-    def __init__(self, seed: int, straggler: int) -> None:
-        super().__init__(seed)
-        self._straggler = straggler
-        self._slow: list[Agent] = []
-
-    def __len__(self) -> int:
-        return len(self._ready) + len(self._slow)
-
-    def add(self, agent: Agent) -> None:
-        (self._slow if agent.rank == self._straggler else self._ready).append(agent)
-
-    def next(self) -> Agent:
-        return _any_of(self._ready or self._slow, self._random)
-
-
 class Priorities(Turns):
     """The highest of random priorities, which now and then becomes the lowest."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._priority: dict[tuple[int, int | None, int | None], float] = {}
+        self._priority: dict[tuple[int, int, int], float] = {}
         self._lowest = 0.0
 
     def next(self) -> Agent:
-        best = max(self._ready, key=lambda agent: self._priority.setdefault(_key(agent), self._random.random()))
+        best = max(self._ready, key=lambda agent: self._priority.setdefault(agent.place, self._random.random()))
         self._ready.remove(best)
         return best
 
     def yields(self, agent: Agent) -> bool:
         if self._random.random() < DEMOTION_CHANCE:
             self._lowest -= 1
-            self._priority[_key(agent)] = self._lowest
+            self._priority[agent.place] = self._lowest
         return super().yields(agent)
 
 
@@ -159,31 +138,23 @@ class Preemptions(Turns):
         super().__init__(seed=0)
         self.points = 0
         self._at = frozenset(at)
-        self._back: list[Agent] = []
 
     def __str__(self) -> str:
         return str(Policy("preemptions", at=tuple(sorted(self._at))))
 
-    def __len__(self) -> int:
-        return len(self._ready) + len(self._back)
-
     def next(self) -> Agent:
-        return (self._ready or self._back).pop(0)
+        return (self._ready or self._last).pop(0)
 
     def yields(self, agent: Agent) -> bool:
         """Where nobody else can run there is no point."""
         self.points += 1
         if self.points - 1 not in self._at:
             return False
-        self._back.append(agent)
+        self._last.append(agent)
         return True
 
     def interrupts(self) -> bool:
         return False
-
-
-def _key(agent: Agent) -> tuple[int, int | None, int | None]:
-    return (agent.rank, agent.stream, agent.worker)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -196,14 +167,6 @@ def _key(agent: Agent) -> tuple[int, int | None, int | None]:
 # a row do the ranks stand still.
 
 ROUNDS = 3
-
-
-class Standstill(Exception):
-    """Nobody can go on; the waiting agents, for the report."""
-
-    def __init__(self, waiting: list[Agent]) -> None:
-        self.waiting = waiting
-        super().__init__(f"{len(waiting)} agents wait")
 
 
 class Blame:
@@ -221,14 +184,17 @@ class Blame:
 
 
 class Scheduler:
-    """Runs agents until all have ended. The hub is the coroutine that calls `run`."""
+    """Runs agents until all have ended. The hub is the coroutine that calls `run`.
 
-    def __init__(self, turns: Turns) -> None:
+    Args:
+        stuck: called when nobody can go on: raises, or lets time pass until somebody can.
+    """
+
+    def __init__(self, turns: Turns, stuck: Callable[[list[Agent]], None]) -> None:
         self.current: Agent | None = None
         self.moves = 0
         """Counts whatever is no repeated poll; a standstill is when it stands still."""
-        self.let_time_pass: Callable[[list[Agent]], bool] = _no_limits
-        """Asked when nobody can go on: whether somebody can, later."""
+        self._stuck = stuck
         self._turns = turns
         self._parked: dict[Hashable, list[Agent]] = {}
         self._agents: set[Agent] = set()
@@ -253,11 +219,10 @@ class Scheduler:
                 rounds = rounds + 1 if self.moves == seen else 0
                 seen = self.moves
                 if rounds == ROUNDS:
-                    waiting = sorted(self._agents, key=_order)
-                    if not self.let_time_pass(waiting):
-                        raise Standstill(waiting)
+                    self._stuck(sorted(self._agents, key=lambda agent: agent.place))
                     rounds = 0
-                self._wake_all()
+                for key in list(self._parked):
+                    self.wake(key)
             agent = self._turns.next()
             self.current = agent
             assert agent.coroutine is not None
@@ -270,7 +235,7 @@ class Scheduler:
         """End every coroutine that is left."""
         self._closing = True
         with ExitStack() as stack:
-            for agent in sorted(self._agents, key=_order, reverse=True):
+            for agent in sorted(self._agents, key=lambda agent: agent.place, reverse=True):
                 stack.callback(self._end, agent)
         self._agents.clear()
         self.current = None
@@ -292,22 +257,22 @@ class Scheduler:
         if self._turns.interrupts():
             self.switch()
 
-    def park(self, wait: Wait) -> None:
-        """Sleep until `wait.key` is woken, or until nobody else can run."""
+    def park(self, key: Hashable, text: Callable[[], str]) -> None:
+        """Sleep until `key` is woken, or until nobody else can run. `text` says in the report what for, when it is needed."""
         agent = self.running()
-        agent.wait = wait
-        self._parked.setdefault(wait.key, []).append(agent)
+        agent.awaits = text
+        self._parked.setdefault(key, []).append(agent)
         self._give_way(agent)
 
-    def block(self, wait: Wait, ready: Callable[[], bool]) -> None:
+    def block(self, key: Hashable, text: Callable[[], str], ready: Callable[[], bool]) -> None:
         """Sleep until `ready`."""
         while not ready():
-            self.park(wait)
+            self.park(key, text)
         self.moves += 1
 
     def wake(self, key: Hashable) -> None:
         for agent in self._parked.pop(key, ()):
-            agent.wait = None
+            agent.awaits = None
             self._turns.add(agent)
 
     def wake_range(self, start: int, end: int) -> None:
@@ -319,11 +284,6 @@ class Scheduler:
         assert self.current is not None, "no coroutine of a simulation is running"
         return self.current
 
-    # ------------------------------------------------------------------------------------------------------- the choice
-    def _wake_all(self) -> None:
-        for key in list(self._parked):
-            self.wake(key)
-
     def _give_way(self, agent: Agent) -> None:
         if self._closing:
             raise GreenletExit
@@ -332,19 +292,6 @@ class Scheduler:
         else:
             self._hub.switch()
         self.current = agent
-
-
-def _no_limits(waiting: list[Agent]) -> bool:
-    del waiting
-    return False
-
-
-def _order(agent: Agent) -> tuple[int, int, int]:
-    return (agent.rank, -1 if agent.stream is None else agent.stream, -1 if agent.worker is None else agent.worker)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Systematic search for a schedule that goes wrong: all with no preemption, then all with one, then all with two.
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +303,8 @@ class Searched:
 
 
 def search(run: Callable[[Turns], object], *, preemptions: int, limit: int) -> Searched:
-    """Call `run` under every schedule of at most `preemptions` preemptions, `limit` of them at most, fewest first.
+    """Call `run` under every schedule of at most `preemptions` preemptions, `limit` of them at most: all with none, then all with
+    one, and so on.
 
     Args:
         run: simulates with `policy=` what it is given, and raises when something is wrong.
@@ -377,9 +325,6 @@ def search(run: Callable[[Turns], object], *, preemptions: int, limit: int) -> S
             todo.extend((*at, point) for point in range(first, turns.points))
     return Searched(runs, complete=True)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The report of a run that stands still: who waits where, for what, with which values.
 
 _PACKAGE = str(Path(__file__).parents[2]) + "/"
 _HOST_FRAMES = (_PACKAGE, "/greenlet/", "/contextlib.py", "/functools.py")
@@ -436,45 +381,34 @@ class StandstillError(TilelinkError):
         )
 
 
-def report(agents: list[Agent], codes: set[CodeType], ranks: int) -> StandstillError:
-    return StandstillError(tuple(_waiting(agent, codes) for agent in agents), ranks)
-
-
-def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
-    awaits = agent.wait.text() if agent.wait is not None else "could run"
+def waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
+    """Where an agent waits; `codes` are those of all Triton functions that ever ran."""
+    awaits = agent.awaits() if agent.awaits is not None else "could run"
     frame = agent.coroutine.gr_frame if agent.coroutine is not None else None
     if agent.launch is None:
-        file, line = _host_line(frame) if agent.stream is None else ("", 0)
+        # The line of the user's program that called into the backend.
+        while frame is not None and any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
+            frame = frame.f_back
+        file, line = (
+            (frame.f_code.co_filename, frame.f_lineno) if frame is not None and agent.stream is None else ("", 0)
+        )
         loc = whole_line(file, line) if line else None
         return Waiting(agent.rank, agent.name, None, "", file, line, (), awaits, (), loc)
-    steps = chain(frame, codes)
-    place = next((step for step in steps if step.file == agent.launch.file), None)
+    inside = list(frames(frame, codes))
+    place = next((f for f in inside if f.f_code.co_filename == agent.launch.file), None)
+    scalars = () if place is None else ((name, _integer(value)) for name, value in place.f_locals.items())
     return Waiting(
         rank=agent.rank,
         agent=agent.name,
         worker=agent.worker,
         kernel=agent.launch.kernel,
         file=agent.launch.file,
-        line=place.line if place is not None else 0,
-        helpers=tuple(s.function for s in reversed(steps[:-1])),
+        line=place.f_lineno if place is not None else 0,
+        helpers=tuple(f.f_code.co_name for f in reversed(inside[:-1])),
         awaits=awaits,
-        values=_scalars(place.frame) if place is not None else (),
-        loc=agent.launch.location(place.line) if place is not None else None,
+        values=tuple((name, value) for name, value in scalars if value is not None),
+        loc=agent.launch.location(place.f_lineno) if place is not None else None,
     )
-
-
-def _host_line(frame: FrameType | None) -> tuple[str, int]:
-    """The line of the user's program that called into the backend."""
-    while frame is not None:
-        if not any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-    return "", 0
-
-
-def _scalars(frame: FrameType) -> tuple[tuple[str, int], ...]:
-    values = ((name, _integer(value)) for name, value in frame.f_locals.items())
-    return tuple((name, value) for name, value in values if value is not None)
 
 
 def _integer(value: Any) -> int | None:

@@ -28,12 +28,8 @@ class Strands:
     bulk: int
 
     @property
-    def program(self) -> bool:
-        return self.threads != self.bulk
-
-    def called(self, row: int) -> str:
-        """What to call a strand in a report."""
-        return {self.threads: "threads", self.leader: "leader"}.get(row, "bulk copies") if self.program else ""
+    def rows(self) -> set[int]:
+        return {self.threads, self.leader, self.bulk}
 
 
 class Clocks:
@@ -42,17 +38,14 @@ class Clocks:
     def __init__(self) -> None:
         self.rows = np.zeros((64, 64), dtype=np.int32)
         self._count = 0
-        self._strands: dict[tuple[int, int | None, int | None], Strands] = {}
+        self._strands: dict[tuple[int, int, int], Strands] = {}
 
     def strands(self, agent: Agent) -> Strands:
         """Workers of the same number on one stream are one: their launches are in order."""
-        key = (agent.rank, agent.stream, agent.worker)
-        found = self._strands.get(key)
+        found = self._strands.get(agent.place)
         if found is None:
-            first = self._add()
-            more = agent.worker is not None
-            found = Strands(first, self._add() if more else first, self._add() if more else first)
-            self._strands[key] = found
+            rows = [self._add()] * 3 if agent.worker is None else [self._add() for _ in range(3)]
+            found = self._strands[agent.place] = Strands(*rows)
         return found
 
     def snapshot(self, *rows: int) -> np.ndarray:
@@ -111,8 +104,7 @@ class Release:
 
     def reaches(self, rank: int, scope: str) -> list[np.ndarray]:
         """What an acquire on `rank` in `scope` sees."""
-        own = self.device.get(rank)
-        both = (own, self.system if scope == "system" else None)
+        both = (self.device.get(rank), self.system if scope == "system" else None)
         return [known for known in both if known is not None]
 
     def plus(self, rank: int, scope: str, known: np.ndarray | None) -> Release:
@@ -159,18 +151,13 @@ class Cells:
                 return sorted(set(lows.tolist()))
         return np.unique(numbers).tolist()
 
-    def replace(self, old: int, new: int) -> None:
-        """Put `new` where `old` is."""
+    def fill(self, new: int, old: int | None = None) -> None:
+        """Put `new` everywhere, or where `old` is."""
+        where = slice(None) if old is None else self.numbers == old
         if self.index is None:
-            self.numbers[self.numbers == old] = new
+            self.numbers[where] = new
         else:
-            self.shadow.numbers[self.index[self.numbers == old]] = new
-
-    def fill(self, new: int) -> None:
-        if self.index is None:
-            self.numbers.fill(new)
-        else:
-            self.shadow.numbers[self.index] = new
+            self.shadow.numbers[self.index[where]] = new
 
 
 @dataclass(slots=True, eq=False)
@@ -185,11 +172,11 @@ class Shadow:
 
     def cells(self, span: Span) -> Cells:
         if isinstance(span, Block):
-            runs = _runs(span.itemsize, span.shape, span.strides)
-            self._refine(math.gcd(self.grain, span.address - self.start, runs.length, *runs.strides))
-            shape, strides = runs.numbers(self.grain)
-            offset = (span.address - self.start) // self.grain * NUMBER.itemsize
-            return Cells(self, np.ndarray(shape, NUMBER, self.numbers, offset, strides), None)
+            length, shape, strides = _runs(span.itemsize, span.shape, span.strides)
+            self._refine(math.gcd(self.grain, span.address - self.start, length, *strides))
+            offset, *steps = (at // self.grain * NUMBER.itemsize for at in (span.address - self.start, *strides))
+            every = (*shape, length // self.grain), NUMBER, self.numbers, offset, (*steps, NUMBER.itemsize)
+            return Cells(self, np.ndarray(*every), None)
         offsets = span.addresses.astype(np.int64) - self.start
         self._refine(math.gcd(self.grain, span.itemsize))
         if (offsets % self.grain).any():
@@ -209,24 +196,12 @@ class Shadow:
         self.grain = grain
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """A block as runs of bytes: the length of one, how many there are along each axis, and how far apart they are."""
-
-    length: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def numbers(self, grain: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and strides of their numbers."""
-        item = NUMBER.itemsize
-        return (*self.shape, self.length // grain), (*(s // grain * item for s in self.strides), item)
-
-
 @lru_cache(maxsize=1024)
-def _runs(itemsize: int, sizes: tuple[int, ...], steps: tuple[int, ...]) -> _Runs:
-    """Of a block of these sizes and strides."""
-    length, shape, strides = itemsize, [], []
+def _runs(
+    itemsize: int, sizes: tuple[int, ...], steps: tuple[int, ...]
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """A block as runs of bytes: the length of one, how many there are along each axis, and how far apart they are."""
+    length, shape, strides = itemsize, list[int](), list[int]()
     for size, stride in zip(reversed(sizes), reversed(steps), strict=True):
         if size == 1 or stride == 0:
             continue
@@ -235,7 +210,7 @@ def _runs(itemsize: int, sizes: tuple[int, ...], steps: tuple[int, ...]) -> _Run
         else:
             shape.insert(0, size)
             strides.insert(0, stride)
-    return _Runs(length, tuple(shape), tuple(strides))
+    return length, tuple(shape), tuple(strides)
 
 
 class ShadowMemory:
@@ -269,10 +244,7 @@ class ShadowMemory:
         """None for memory that nobody opened, and for a scatter over several allocations."""
         low, high = span.bounds
         at = bisect_right(self._starts, low) - 1
-        if at < 0:
-            return None
-        shadow = self._shadows[at]
-        return shadow if high <= shadow.end else None
+        return self._shadows[at] if at >= 0 and high <= self._shadows[at].end else None
 
     def clear(self) -> None:
         for shadow in self._shadows:

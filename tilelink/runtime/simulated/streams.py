@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import heapq
 import inspect
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,9 @@ from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.kernels import LINES, interpreting
 from tilelink.runtime.memory import extent
 from tilelink.runtime.refusals import check_arguments, check_copy
-from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
-from tilelink.runtime.simulated.interpreter import Interpreter, tensor_descriptor
+from tilelink.runtime.simulated.agents import Agent, Argument, Launch
+from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.memory import Region
 
 PIECES = 4
 """A copy is made in so many pieces, others run in between: copies are not atomic."""
@@ -74,6 +75,16 @@ class Multiprocessors:
             heapq.heappush(self.free, clock)
 
 
+def _queued(work: Callable[..., None]) -> Callable[..., None]:
+    """A method that a stream comes to in its turn."""
+
+    @wraps(work)
+    def push(stream: SimulatedStream, *args: Any) -> None:
+        stream.push(partial(work, stream, *args))
+
+    return push
+
+
 class SimulatedStream:
     """Implements `runtime.backend.Stream`."""
 
@@ -83,63 +94,14 @@ class SimulatedStream:
         self._machine = machine
         self._interpreter = interpreter
         self._host = host
+        self._index = index
         self._processors = processors
         self._queue: deque[tuple[float, object, Callable[[], None]]] = deque()
         self.agent = Agent(rank=host.rank, stream=index)
         self.idle = True
 
-    # ------------------------------------------------------------------------------------------------------ work, queued
-    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
-        """Options of a compiler are nothing that an interpreter could tell apart.
-
-        Raises:
-            TilelinkError: TL424 arguments and parameters differ, TL426 a tensor has no TMA descriptor.
-        """
-        del options
-        check_arguments(kernel.__name__, kernel.arg_names, args)
-        for name, value in args.items():
-            if isinstance(value, Descriptor):
-                tensor_descriptor(name, value)
-        file = inspect.getsourcefile(kernel.fn) or ""
-        lines = kernel.fn.__globals__.get(LINES, ())
-        launch = Launch(kernel.fn.__name__, file, self._index, workers, _named(args), lines=lines)
-        kept = dict(args)
-        self._push(lambda: self._run_kernel(kernel, launch, kept))
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        check_copy(target, source)
-        self._push(lambda: self._run_copy(target, source))
-
-    def apply(
-        self,
-        function: Callable[..., object],
-        inputs: Sequence[torch.Tensor],
-        output: torch.Tensor | None,
-        constants: Mapping[str, Any],
-    ) -> None:
-        self._push(lambda: self._run_apply(function, inputs, output, constants))
-
-    def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
-        self._push(lambda: self._run_wait_doorbell(doorbell, times))
-
-    def record(self) -> SimulatedEvent:
-        event = SimulatedEvent()
-        self._push(lambda: self._run_record(event))
-        return event
-
-    def stamp(self) -> SimulatedEvent:
-        return self.record()
-
-    def wait(self, event: SimulatedEvent) -> None:
-        self._push(lambda: self._run_wait(event))
-
-    # -------------------------------------------------------------------------------------------------------- the stream
-    @property
-    def _index(self) -> int:
-        assert self.agent.stream is not None
-        return self.agent.stream
-
-    def _push(self, work: Callable[[], None]) -> None:
+    def push(self, work: Callable[[], None]) -> None:
+        """Do it after all that was pushed before."""
         self._queue.append((self._host.clock, self._machine.observer.mark(self._host), work))
         if self.idle:
             self.idle = False
@@ -156,75 +118,89 @@ class SimulatedStream:
         self._machine.scheduler.wake(self)
 
     # ------------------------------------------------------------------------------------------------------------ kernels
-    def _run_kernel(self, kernel: Any, launch: Launch, args: dict[str, Any]) -> None:
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
+        """Options of a compiler are nothing that an interpreter could tell apart. Raises TL424 arguments and parameters
+        differ, TL426 a tensor has no TMA descriptor."""
+        del options
+        check_arguments(kernel.__name__, kernel.arg_names, args)
+        given = self._interpreter.arguments(kernel, args)
+        file, lines = inspect.getsourcefile(kernel.fn) or "", kernel.fn.__globals__.get(LINES, ())
+        tensors = _tensors(args)
+        named = tuple(Argument(name, *extent(t), t.element_size()) for name, t in tensors if t.numel())
+        launch = Launch(kernel.fn.__name__, file, self._index, workers, named, lines)
+        self.push(lambda: self._run_kernel(kernel, launch, tensors, given))
+
+    def _run_kernel(
+        self, kernel: Any, launch: Launch, tensors: list[tuple[str, torch.Tensor]], given: dict[str, Any]
+    ) -> None:
         machine, agent = self._machine, self.agent
         agent.clock += machine.costs.launch
         machine.record("launch", agent.clock, kernel=launch.kernel)
-        regions = [machine.memory.add(t, agent.rank, name) for name, t in _tensors(args)]
-        machine.launched(agent, launch)
-        machine.opened(*(t for _, t in _tensors(args)))
+        regions = [machine.memory.add(t, agent.rank, name) for name, t in tensors]
+        machine.names.setdefault(agent.rank, {}).update({(a.start, a.end): a for a in launch.arguments})
+        machine.opened(*(t for _, t in tensors))
         function = self._interpreter.function(kernel)
-        given = self._interpreter.arguments(kernel, args)
 
         def body() -> None:
             with interpreting(kernel, machine.codes):
                 function(**given)
 
         workers = [self._start(launch, number, body) for number in range(launch.workers)]
-        machine.scheduler.block(Wait(launch, lambda: _unfinished(launch)), lambda: launch.running == 0)
+        machine.scheduler.block(
+            launch,
+            lambda: f"{launch.running} of {launch.workers} workers of {launch.kernel} have not ended",
+            lambda: launch.running == 0,
+        )
         agent.clock = max([agent.clock, *(w.clock for w in workers)])
         machine.observer.after(agent, [machine.observer.mark(w) for w in workers])
         for region in regions:
-            self._close(region)
+            if region is not None:
+                machine.memory.drop(region, agent.rank)
         machine.record("end", agent.clock, kernel=launch.kernel)
 
     def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
-        machine = self._machine
-        clock = self._sm(f"launch of {launch.kernel}: worker {number}", small=launch.kernel == AWAIT_FLAG)
+        machine, small = self._machine, launch.kernel == AWAIT_FLAG
+        clock = self._sm(f"launch of {launch.kernel}: worker {number}", small=small)
         worker = Agent(self.agent.rank, self._index, number, launch, clock)
+
+        def work() -> None:
+            machine.record("launch", worker.clock)
+            # A GPU computes nan and inf without a word.
+            with np.errstate(all="ignore"):
+                body()
+            machine.stores.arrive(worker)
+            machine.record("end", worker.clock)
+            launch.running -= 1
+            self._give_back_sm(worker, small=small)
+            machine.scheduler.wake(launch)
+
         launch.running += 1
         machine.observer.after(worker, [machine.observer.mark(self.agent)])
-        machine.scheduler.spawn(worker, lambda: self._work(worker, launch, body))
+        machine.scheduler.spawn(worker, work)
         return worker
-
-    def _work(self, worker: Agent, launch: Launch, body: Callable[[], None]) -> None:
-        machine = self._machine
-        machine.record("launch", worker.clock)
-        # A GPU computes nan and inf without a word.
-        with np.errstate(all="ignore"):
-            body()
-        machine.stores.end(worker)
-        machine.record("end", worker.clock)
-        launch.running -= 1
-        self._give_back_sm(worker, small=launch.kernel == AWAIT_FLAG)
-        machine.scheduler.wake(launch)
-
-    def _close(self, region: Region | None) -> None:
-        if region is not None:
-            self._machine.memory.drop(region, self.agent.rank)
-
-    # -------------------------------------------------------------------------------------------------------- copy engine
-    def _run_copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Between GPUs by a copy engine; within one by its SMs, as a GPU does it, of which one has to be free."""
-        local = self._machine.memory.local(self.agent.rank, target, source)
-        if local:
-            self.agent.clock = self._sm("copy within the GPU: it", small=True)
-        self._copy(target, source)
-        if local:
-            self._give_back_sm(self.agent, small=True)
 
     def _sm(self, who: str, *, small: bool) -> float:
         """Wait for an SM; when it is there."""
         text = f"{who} has no SM, all {self._processors.count} are taken"
-        self._machine.scheduler.block(Wait(self._processors, lambda: text), lambda: self._processors.has_room(small))
+        self._machine.scheduler.block(self._processors, lambda: text, lambda: self._processors.has_room(small))
         return max(self.agent.clock, self._processors.take(small))
 
     def _give_back_sm(self, agent: Agent, *, small: bool) -> None:
         self._processors.give_back(agent.clock, small)
         self._machine.scheduler.wake(self._processors)
 
-    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+    # ----------------------------------------------------------------------------------------- copy engines and libraries
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        check_copy(target, source)
+        self._run_copy(target, source)
+
+    @_queued
+    def _run_copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Between GPUs by a copy engine; within one by its SMs, as a GPU does it, of which one has to be free."""
         machine, agent = self._machine, self.agent
+        local = machine.memory.local(agent.rank, target, source)
+        if local:
+            agent.clock = self._sm("copy within the GPU: it", small=True)
         begin, nbytes = agent.clock, target.numel() * target.element_size()
         low, high = extent(target) if nbytes else (0, 0)
         before = machine.small_flags(low, high)
@@ -232,12 +208,14 @@ class SimulatedStream:
             machine.scheduler.switch()
             machine.observe_copy(agent, to, start)
             to.copy_(start)
-        agent.clock += machine.costs.copied(nbytes, remote=not machine.memory.local(agent.rank, target, source))
+        agent.clock += machine.costs.copied(nbytes, remote=not local)
         machine.copied(low, high, before)
         machine.record("copy", begin, until=agent.clock, detail=f"{nbytes} bytes")
+        if local:
+            self._give_back_sm(agent, small=True)
 
-    # ---------------------------------------------------------------------------------------------------------- libraries
-    def _run_apply(
+    @_queued
+    def apply(
         self,
         function: Callable[..., object],
         inputs: Sequence[torch.Tensor],
@@ -250,7 +228,7 @@ class SimulatedStream:
         begin = agent.clock = self._sm(f"call of {name}: it", small=False)
         machine.scheduler.switch()
         machine.observe_reads(agent, *inputs)
-        made = _poison(output) if output is not None else None
+        made = poison(output.shape, output.dtype) if output is not None else None
         with torch.no_grad(), FlopCounterMode(display=False) as counted:
             function(*inputs, **({} if made is None else {"out": made}), **constants)
         if output is not None and made is not None:
@@ -263,28 +241,40 @@ class SimulatedStream:
         self._give_back_sm(agent, small=False)
         machine.record("compute", begin, until=agent.clock, detail=name)
 
-    def _run_wait_doorbell(self, doorbell: torch.Tensor, times: int) -> None:
+    # ----------------------------------------------------------------------------------------------- doorbells and events
+    @_queued
+    def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
         machine, agent = self._machine, self.agent
         address = doorbell.data_ptr()
         name = f"doorbell at {address:#x}"
         machine.record("wait", agent.clock, detail=name)
         machine.scheduler.block(
-            Wait(address, lambda: f"doorbell is {int(doorbell)}, waits until it is {times}"),
+            address,
+            lambda: f"doorbell is {int(doorbell)}, waits until it is {times}",
             # On GPUs the host releases streams once some wait has ended by its limit.
             lambda: int(doorbell) == times or machine.gave_up,
         )
         doorbell.zero_()
         agent.clock = max(agent.clock, machine.flags.latest(address))
-        machine.observe_doorbell(agent, doorbell)
+        machine.observe_flag(agent, doorbell, 1, 0, acquire=True)
         machine.record("resume", agent.clock, detail=name)
 
-    # ------------------------------------------------------------------------------------------------------------- events
-    def _run_record(self, event: SimulatedEvent) -> None:
+    def record(self) -> SimulatedEvent:
+        event = SimulatedEvent()
+        self._come_to(event)
+        return event
+
+    def stamp(self) -> SimulatedEvent:
+        return self.record()
+
+    @_queued
+    def _come_to(self, event: SimulatedEvent) -> None:
         event.done, event.clock, event.mark = True, self.agent.clock, self._machine.observer.mark(self.agent)
         self._machine.scheduler.wake(event)
 
-    def _run_wait(self, event: SimulatedEvent) -> None:
-        self._machine.scheduler.block(Wait(event, lambda: "waits for an event of another stream"), lambda: event.done)
+    @_queued
+    def wait(self, event: SimulatedEvent) -> None:
+        self._machine.scheduler.block(event, lambda: "waits for an event of another stream", lambda: event.done)
         self.agent.clock = max(self.agent.clock, event.clock)
         self._machine.observer.after(self.agent, [event.mark])
 
@@ -294,20 +284,12 @@ def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tensor.split(max(1, -(-tensor.shape[0] // PIECES))) if tensor.dim() else (tensor,)
 
 
-def _poison(output: torch.Tensor) -> torch.Tensor:
-    """By which a function that reads what it is to write, or leaves some of it out, is found out."""
-    made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8, device="cpu")
-    return made.view(output.dtype).view(output.shape)
+def poison(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """NaN, or -1 for integers, by which whoever reads what nobody has written, or leaves some of it out, is found out."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    return torch.full((nbytes,), 0xFF, dtype=torch.uint8, device="cpu").view(dtype).view(tuple(shape))
 
 
 def _tensors(args: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
     plain = {name: value.tensor if isinstance(value, Descriptor) else value for name, value in args.items()}
     return [(name, value) for name, value in plain.items() if isinstance(value, torch.Tensor)]
-
-
-def _named(args: Mapping[str, Any]) -> tuple[Argument, ...]:
-    return tuple(Argument(name, *extent(t), t.element_size()) for name, t in _tensors(args) if t.numel())
-
-
-def _unfinished(launch: Launch) -> str:
-    return f"{launch.running} of {launch.workers} workers of {launch.kernel} have not ended"
