@@ -38,11 +38,8 @@ def _found(name: str) -> Callable[..., Any]:
 
 
 def explained(function: Callable[..., Any], name: str, path: str, loc: Loc) -> Callable[..., Any]:
-    """The function, whose refusals become TL409 with the shapes that it was given.
-
-    Args:
-        name, path, loc: what the function is called, and the step that it computes.
-    """
+    """The function, whose refusals become TL409 with the shapes that it was given. `name`, `path`, `loc`: what it is called, and
+    the step that it computes."""
 
     def call(*inputs: Any, **named: Any) -> Any:
         try:

@@ -44,11 +44,8 @@ def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
 
 
 def laid_out(topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> Topology:
-    """A topology with its ranks along axes. Raises TL457, there are more or fewer ranks.
-
-    Args:
-        reach: how the ranks of a line reach one another.
-    """
+    """A topology with its ranks along axes; `reach`: how the ranks of a line reach one another. Raises TL457, there are more or
+    fewer ranks."""
     if math.prod(size for _, size in grid.axes) != topology.ranks:
         shown = " x ".join(f"{name}={size}" for name, size in grid.axes)
         raise TilelinkError(

@@ -83,11 +83,8 @@ def load(
 
 
 def resident_workers(compiled: Any) -> int:
-    """How many instances of a kernel can run at once on the current device, if nothing else runs there.
-
-    Args:
-        compiled: what `triton.compile` or a JITFunction's `warmup` gave; it is loaded to the device.
-    """
+    """How many instances of a kernel can run at once on the current device, if nothing else runs there. `compiled`: what
+    `triton.compile` or a JITFunction's `warmup` gave; it is loaded to the device."""
     _ = compiled.run  # loads the binary, which is when its function and its registers become known
     multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     if torch.version.hip:
@@ -163,12 +160,8 @@ def compiling(kernel: Any) -> Iterator[None]:
 
 @contextmanager
 def interpreting(kernel: Any, codes: Set[CodeType]) -> Iterator[None]:
-    """What Triton's functions do not accept becomes TL412; what anybody else raises goes through.
-
-    Args:
-        kernel: the `triton.jit` function that is interpreted inside.
-        codes: those of all Triton functions that are interpreted.
-    """
+    """What Triton's functions do not accept becomes TL412; what anybody else raises goes through. `kernel`: the `triton.jit`
+    function that is interpreted inside; `codes`: those of all Triton functions that are interpreted."""
     try:
         yield
     except RAISED as error:

@@ -46,11 +46,7 @@ class Stated:
 
 
 def compare_stated(said: Sequence[Stated]) -> None:
-    """Every rank makes the same call in the same way; else TL452, or TL459 where an argument lies elsewhere, on every rank.
-
-    Args:
-        said: by rank.
-    """
+    """Every rank makes the same call in the same way; else TL452, or TL459 where an argument lies elsewhere, on every rank."""
     compare_calls([each.call for each in said])
     first, texts = said[0], dict[str, tuple[int, str]]()
     name = first.call.partition("(")[0]
@@ -81,11 +77,7 @@ def _placed(place: Place | None) -> str:
 
 
 def compare_calls(said: Sequence[str]) -> None:
-    """Every rank makes the same call with the same sizes and constants; else TL452, on every rank.
-
-    Args:
-        said: each rank's call in words, by rank.
-    """
+    """Every rank has said the same call in words, with the same sizes and constants; else TL452, on every rank."""
     for rank, call in enumerate(said):
         if call != said[0]:
             other = call.partition("(")[0] != said[0].partition("(")[0]
@@ -94,11 +86,7 @@ def compare_calls(said: Sequence[str]) -> None:
 
 
 def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
-    """Every rank needs the same symmetric memory; else TL452, on every rank.
-
-    Args:
-        asked: names and bytes of each rank's pieces, by rank.
-    """
+    """Every rank needs the same symmetric memory, pieces by name and bytes; else TL452, on every rank."""
     for rank, wanted in enumerate(asked):
         differing = sorted(set(wanted) ^ set(asked[0]))
         if differing:
@@ -108,11 +96,7 @@ def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
 
 
 def compare_meetings(what: Sequence[str]) -> None:
-    """Every rank meets the others for the same reason; else TL452, on every rank.
-
-    Args:
-        what: each rank does, by rank.
-    """
+    """Every rank meets the others for the same reason, does `what` all others do; else TL452, on every rank."""
     for rank, each in enumerate(what):
         if each != what[0]:
             said = f"what comes next: rank 0 {what[0]}, and rank {rank} {each}"

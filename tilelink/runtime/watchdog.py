@@ -263,12 +263,8 @@ WATCHES_KEPT = 1024
 
 
 class Guard:
-    """One rank's reports.
-
-    Args:
-        backend: whose kernels report here.
-        seconds: how long a wait may take; None if only conditions are checked.
-    """
+    """One rank's reports: those of the kernels of `backend`. `seconds`: how long a wait may take; None if only conditions are
+    checked."""
 
     def __init__(self, backend: Backend, seconds: float | None) -> None:
         self.rank = backend.rank
@@ -409,13 +405,8 @@ AGREED_KEPT = 16384
 
 
 class Vigil:
-    """One rank's part.
-
-    Args:
-        session: whose ranks call together.
-        watchdog: seconds that a wait of a kernel may take; None: for ever.
-        debug: whether calls are compared between the ranks, checked on the device, and waited for.
-    """
+    """One rank's part. `watchdog`: seconds that a wait of a kernel may take; None: for ever. `debug`: whether calls are compared
+    between the ranks, checked on the device, and waited for."""
 
     def __init__(self, session: Session, watchdog: float | None, debug: bool) -> None:
         self.watchdog = watchdog
@@ -505,12 +496,8 @@ class Vigil:
             self.guard.check()
 
     def agree(self, what: str, value: Any) -> list[Any]:
-        """`backend.agree`, where some rank may start afresh meanwhile. Raises TL471, it does; TL452, it does something else.
-
-        Args:
-            what: the rank does, as others are to hear of it.
-            value: of this rank.
-        """
+        """`backend.agree`, where some rank may start afresh meanwhile. `what`: this rank does, as others are to hear of it.
+        Raises TL471, another starts afresh; TL452, it does something else."""
         said = self._backend.agree((what, value))
         does = [_does(each) for each in said]
         if self.guard is not None and _AFRESH in does:

@@ -120,12 +120,7 @@ def first_fit(gaps: Sequence[Sequence[Gap]], nbytes: int) -> int | None:
 
 
 class PoolHeap:
-    """The heap of one group.
-
-    Args:
-        members: its PEs.
-        agree: every member's value, by rank; collective over the group.
-    """
+    """The heap of one group, whose PEs are `members`. `agree`: every member's value, by rank; collective over the group."""
 
     def __init__(
         self, pool: Pool, members: Sequence[int], agree: Callable[[Any], list[Any]], remote: RemoteRanges

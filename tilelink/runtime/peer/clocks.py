@@ -62,12 +62,7 @@ DEADLINE = 60.0
 
 
 class Stopwatch:
-    """Times calls of one rank on the current stream.
-
-    Args:
-        device: of the rank.
-        group: whose ranks begin together.
-    """
+    """Times calls of one rank on the current stream; all ranks of `group` begin together."""
 
     def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
         self._group = group
@@ -79,11 +74,8 @@ class Stopwatch:
         """Whether the device began before the host had enqueued all of the last call."""
 
     def time(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
-        """Milliseconds on this rank's device. Collective. Raises TL460, the call does not end.
-
-        Args:
-            host_us: microseconds that the host may take; its start is twice as long.
-        """
+        """Milliseconds on this rank's device. Collective. `host_us`: microseconds that the host may take; its start is twice as
+        long. Raises TL460, the call does not end."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         # Read three times the cache's size: lines that a write leaves behind would have to be written back meanwhile.
         torch.sum(self._cold, dim=0, out=self._sink)

@@ -219,12 +219,8 @@ T = TypeVar("T")
 
 
 class Histories(Generic[T]):
-    """Of every flag that was written.
-
-    Args:
-        first: what a flag comes with that nobody has written.
-        most: writes remembered per flag; None: all. An older wait is credited with more than it needed.
-    """
+    """Of every flag that was written. `first`: what a flag comes with that nobody has written. `most`: writes remembered per
+    flag; None: all. An older wait is credited with more than it needed."""
 
     def __init__(self, first: T, most: int | None = None) -> None:
         self._first = first

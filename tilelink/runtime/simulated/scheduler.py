@@ -184,11 +184,8 @@ class Blame:
 
 
 class Scheduler:
-    """Runs agents until all have ended. The hub is the coroutine that calls `run`.
-
-    Args:
-        stuck: called when nobody can go on: raises, or lets time pass until somebody can.
-    """
+    """Runs agents until all have ended. The hub is the coroutine that calls `run`. `stuck` is called when nobody can go on: it
+    raises, or lets time pass until somebody can."""
 
     def __init__(self, turns: Turns, stuck: Callable[[list[Agent]], None]) -> None:
         self.current: Agent | None = None

@@ -108,11 +108,8 @@ class Release:
         return [known for known in both if known is not None]
 
     def plus(self, rank: int, scope: str, known: np.ndarray | None) -> Release:
-        """Of the next value: an atomic change passes on what was released before, with or without releasing itself.
-
-        Args:
-            known: what the writer releases; None: nothing.
-        """
+        """Of the next value: an atomic change passes on what was released before, with or without releasing itself. `known`: what
+        the writer releases; None: nothing."""
         if known is None:
             return self
         system = union(self.system, known) if scope == "system" else self.system
