@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.compiler.browser import READY, ROOT, TURN, chromium, connected
 from tests.cli.commands import alone, command
+from tilelink.explore import live
 from tilelink.explore.live import Asked, Watched
 from tilelink.explore.model import Machine
 from tilelink.explore.serving import serving
@@ -43,6 +44,27 @@ def test_a_page_follows_its_file_and_its_sliders(tmp_path: Path) -> None:
         file.write_text(text)
         await page.until(READY)
         assert await page.evaluate(SHOWN) == ""
+
+    with chromium(tmp_path / "profile") as port, serving(watched) as server:
+        asyncio.run(look(port, server.address))
+
+
+def test_many_tiles_are_drawn_when_the_slider_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "DRAWN", 0)
+    watched = Watched(Asked("ag_gemm", SIZES, 4, "bf16", Machine.load("8xH200")))
+
+    async def look(port: int, address: str) -> None:
+        page = await connected(port)
+        await page.call("Page.navigate", url=address)
+        await page.until(READY)
+        await page.evaluate(TURN.format("matmul.num_stages", 1))
+        await page.until(
+            "document.getElementById('view').textContent.includes('drawn as soon as the slider is let go')"
+        )
+        released = "document.querySelector('input[data-name=\"matmul.num_stages\"]').dispatchEvent(new Event('change'))"
+        await page.evaluate(released)
+        await page.until(READY)
+        assert await page.evaluate("document.body.textContent.includes('num_stages=2')")
 
     with chromium(tmp_path / "profile") as port, serving(watched) as server:
         asyncio.run(look(port, server.address))

@@ -226,3 +226,19 @@ def test_a_step_of_a_slider_is_answered_at_once() -> None:
         if least > 0.15:
             late.append((str(turned), least))
     assert late == []
+
+
+def test_while_a_slider_moves_many_tiles_are_counted_and_drawn_when_it_is_let_go() -> None:
+    sizes = (("M", 8192), ("N", 28672), ("K", 8192))
+    watched = Watched(Asked("ag_gemm", sizes, 4, "bf16", Machine.load("8xH200")))
+    watched.load()
+    (knob,) = [k for k in watched.answer({}, moving=True)["knobs"] if k["name"] == "matmul.N"]
+    least = 1.0
+    for _ in range(3):
+        begin = time.process_time()
+        found = watched.answer({"matmul.N": knob["values"].index("16")}, moving=True)
+        least = min(least, time.process_time() - begin)
+    assert found["unfinished"]
+    assert "458,756 tiles on 4 ranks: drawn as soon as the slider is let go" in found["html"]
+    assert least < 0.15
+    assert "unfinished" not in watched.answer({"matmul.N": knob["values"].index("4096")}, moving=True)

@@ -18,7 +18,7 @@ from tilelink.explore.knobs import Knob, Setting, schedule_text, setting
 from tilelink.explore.model import Machine, bound, predict
 from tilelink.explore.naming import operator_named
 from tilelink.explore.predicting import beside_measured, prediction_parts
-from tilelink.explore.report_tables import plan_sheets
+from tilelink.explore.report_tables import plan_sheets, tiles_of
 from tilelink.explore.views import diagnostic, document, parts_of, sheet_table, source_view, tiles_svg
 from tilelink.explore.views.page import folded
 from tilelink.ir.plan import Plan
@@ -29,6 +29,8 @@ from tilelink.tracing.markup import Markup, tag, text
 
 PERIOD = 0.1
 """Seconds between two looks at the files."""
+DRAWN = 40_000
+"""Tiles of all ranks up to which a view is there within 150 ms: of more while a slider moves, it is said how many they are."""
 PINNED = "pinned."
 """What the knobs of the schedule that is kept beside the one that is turned begin with."""
 
@@ -89,12 +91,13 @@ class Watched:
                 self.load()
 
     # ------------------------------------------------------------------------------------------------------------- views
-    def answer(self, turned: Mapping[str, int], rank: int = 0) -> dict[str, Any]:
-        """What the page shows.
+    def answer(self, turned: Mapping[str, int], rank: int = 0, moving: bool = False) -> dict[str, Any]:
+        """What the page shows; `unfinished`, if it would take longer than somebody who moves a slider waits.
 
         Args:
             turned: by name of a knob, the number of its value; those behind `pinned.` are of a second schedule.
             rank: whose timeline is drawn.
+            moving: a slider moves.
 
         Raises:
             ValueError: a knob has no such value.
@@ -112,7 +115,12 @@ class Watched:
             now = setting(plan, mine)
             found |= {"knobs": [_knob(k) for k in now.knobs], "schedule": schedule_text(operator, now.schedule)}
             found |= {"title": f"{operator.name}  {case}  on {self.asked.machine.name}", "ranks": case.topology.ranks}
-            shown = self._shown(case, now, rank, setting(plan, pinned) if pinned else None)
+            count = self._tiles(case, now) if moving else 0
+            if count > DRAWN:
+                said = f"{count:,} tiles on {case.topology.ranks} ranks: drawn as soon as the slider is let go"
+                shown, found["unfinished"] = tag("p", said), True
+            else:
+                shown = self._shown(case, now, rank, setting(plan, pinned) if pinned else None)
         except TilelinkError as refused:
             shown = diagnostic(refused)
         return found | {"html": shown, "ms": round(1e3 * (time.perf_counter() - begin), 1)}
@@ -123,6 +131,10 @@ class Watched:
             self.plans.clear()
             self.plans[version] = case, case.unproven(case.topology_on(self.asked.machine))
         return self.plans[version]
+
+    def _tiles(self, case: Case, now: Setting) -> int:
+        placed = replace(case, operator=case.operator.with_schedule(now.schedule))
+        return tiles_of(placed.unproven(placed.topology_on(self.asked.machine)))
 
     def _shown(self, case: Case, now: Setting, rank: int, pinned: Setting | None) -> Markup:
         case = replace(case, operator=case.operator.with_schedule(now.schedule))

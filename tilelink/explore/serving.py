@@ -129,9 +129,9 @@ class Handler(BaseHTTPRequestHandler):
             if not all(re.fullmatch(r"[0-9]{1,4}", value) for _, value in fields):
                 raise ValueError("a knob is turned to a number")
             turned = {name: int(value) for name, value in fields}
-            rank = turned.pop("rank", 0)
+            rank, moving = turned.pop("rank", 0), bool(turned.pop("moving", 0))
             with self.server.computing:
-                answer = self.server.watched.answer(turned, rank)
+                answer = self.server.watched.answer(turned, rank, moving)
         except ValueError as error:
             self._send(400, "text/plain", f"{error}\n")
             return

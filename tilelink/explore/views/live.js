@@ -2,12 +2,13 @@
 (function () {
   "use strict";
   const $ = (id) => document.getElementById(id);
-  let turned = {}, pinned = null, names = "", asking = null;
+  let turned = {}, pinned = null, names = "", asking = null, moving = false, unfinished = false;
 
   function address() {
     const fields = new URLSearchParams(turned);
     if (pinned) for (const [name, at] of Object.entries(pinned)) fields.set("pinned." + name, at);
     fields.set("rank", $("rank").value || 0);
+    if (moving) fields.set("moving", 1);
     return "/view?" + fields;
   }
 
@@ -49,6 +50,8 @@
     $("state").classList.remove("lost");
     const ms = found.ms === undefined ? "" : ", worked out in " + Math.round(found.ms) + " ms, shown in " + Math.round(performance.now() - begin);
     $("state").textContent = "load " + found.version + ms;
+    unfinished = Boolean(found.unfinished);
+    if (unfinished && !moving) refresh();
   }
 
   const step_of = (name) => name.slice(0, Math.max(name.lastIndexOf("."), 0));
@@ -80,7 +83,12 @@
           if (knob.name.endsWith(".on")) for (const name of Object.keys(turned)) if (name.startsWith(step_of(knob.name) + ".")) delete turned[name];
           turned[knob.name] = +slider.value;
           said.textContent = knob.values[slider.value];
+          moving = true;
           refresh();
+        });
+        slider.addEventListener("change", () => {
+          moving = false;
+          if (unfinished) refresh();
         });
         label.append(document.createTextNode(knob.name.slice(knob.name.lastIndexOf(".") + 1)), said, slider);
         $("knobs").append(label);
