@@ -69,6 +69,8 @@ def calls(x: torch.Tensor, w: torch.Tensor) -> dict[str, Call]:
         "Linear, ColwiseParallel": lambda: split(x),
         "torch.mm, with gradient": backward(lambda: torch.mm(a, b), grad),
         "torch operator, with gradient": backward(lambda: functional.ag_gemm(a, b), grad),
+        "torch.mm, recorded for gradients": lambda: torch.mm(a, b),
+        "torch operator, recorded for gradients": lambda: functional.ag_gemm(a, b),
     }
 
 
@@ -94,6 +96,29 @@ def parts(x: torch.Tensor, w: torch.Tensor) -> list[tuple[str, Call]]:
     ]
 
 
+def steps(device: str, dtype: torch.dtype) -> dict[str, Call]:
+    """A training step of a small Llama of transformers, eager, without its optimizer: whole, and split over the one rank."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 128, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    tokens = torch.arange(1, 65, device=device).repeat(2, 1)
+
+    def made() -> Any:
+        config: Any = LlamaConfig(**sizes, num_hidden_layers=2)  # pyright: ignore[reportArgumentType]
+        model: Any = LlamaForCausalLM(config)
+        return model.to(device, dtype)
+
+    def step(model: Any) -> Call:
+        def run() -> None:
+            model.zero_grad()
+            model(tokens, labels=tokens).loss.backward()
+
+        return run
+
+    mesh = init_device_mesh(device, (1,))
+    return {"Llama, a step": step(made()), "Llama, a step, split": step(parallelize(made(), None, mesh))}
+
+
 def main() -> int:
     given = parser(__doc__)
     given.add_argument("--device", default="cuda")
@@ -115,6 +140,14 @@ def main() -> int:
             row[f"{kind}_times"] = row[f"{kind}_us"] / rows[0][f"{kind}_us"]
         numbers = [f"{k} {row[f'{k}_us']:8.1f}  {row[f'{k}_times']:5.1f} x" for k in ("warm", "cold")]
         print(f"{name:32s} {'   '.join(numbers)}", flush=True)
+    whole = 0.0
+    for name, call in steps(options.device, dtype).items():
+        for _ in range(3):
+            call()
+        took = host_us(call, finish)
+        whole = whole or took
+        rows.append({"step": name, "warm_us": took, "times": took / whole})
+        print(f"{name:32s} warm {took:8.1f}  {took / whole:5.2f} x", flush=True)
     last = 0.0
     for name, call in parts(x, w):
         for _ in range(3):

@@ -15,7 +15,7 @@ from torch import nn
 
 from tilelink import ops
 from tilelink.nn.groups import rank_of, ranks_of
-from tilelink.nn.operators import Call, autocast, register
+from tilelink.nn.operators import Call, register
 
 ROW = 256
 """Elements in a row of gradients that are summed together."""
@@ -175,39 +175,6 @@ def _sum_gradients(ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[list[torch.
 
 
 _replicated.register_autograd(_sum_gradients, setup_context=_keep_group)
-
-
-class _OfReplicated(torch.autograd.Function):
-    """A product whose left factor all ranks hold alike, and whose right factor has other columns on each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: str) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.group = group
-        return x @ weight
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        rows, own = grad.flatten(0, -2), None
-        if ctx.needs_input_grad[0]:
-            own = gemm_ar(rows, weight.t(), group=ctx.group).view(x.shape)
-        if not ctx.needs_input_grad[1]:
-            return own, None, None
-        others = x.flatten(0, -2)
-        return own, (rows.t() @ others).t() if _turned(weight) else others.t() @ rows, None
-
-
-def mm_replicated(x: torch.Tensor, weight: torch.Tensor, *, group: str = "") -> torch.Tensor:
-    """`x @ weight`, with no communication; the gradient of `x` is a sum over the ranks (GEMM+AR).
-
-    Args:
-        x: `[…, K]`, the same on all ranks.
-        weight: `[K, N/R]`: each rank has other columns.
-        group: the ranks' name (`tilelink.nn.group_name`); "" for all.
-    """
-    x, weight = autocast((x, weight), (True, True))
-    return _OfReplicated.apply(x, weight, group)  # pyright: ignore[reportReturnType]
 
 
 ag_outer = register(ops.ag_outer)

@@ -14,7 +14,7 @@ from tilelink.ir.topology import Topology
 from tilelink.nn.groups import session_of
 from tilelink.pipeline import Operator
 from tilelink.pipeline.arguments import results_of
-from tilelink.torch_ops.dispatch import differentiable
+from tilelink.torch_ops.dispatch import function_of, is_plain, kernel_of
 
 LIBRARY = torch.library.Library("tilelink", "FRAGMENT")
 
@@ -49,6 +49,10 @@ class TorchOperator:
     name: str
     operator: Operator
     overload: Any
+    kernel: Callable[..., Any]
+    """What the overload runs: takes its arguments."""
+    apply: Callable[..., Any]
+    """The same with gradients: `apply(kernel, *arguments)`."""
     names: tuple[str, ...]
     """What follows the tensors and the group: sizes and constants."""
     defaults: tuple[Any, ...]
@@ -72,11 +76,16 @@ class TorchOperator:
                 raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(('group', *self.names))}")
         if not isinstance(group, str):
             raise TypeError(f"{self.name} takes a group by its name: group=tilelink.nn.group_name(…), before the call")
-        mine = autocast(tensors, self.cast)
-        if not given:
-            return self.overload(*mine, group)
-        rest = [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)]
-        return self.overload(*mine, group, *rest)
+        # What the dispatcher takes is more than a matrix product does: a call for which it would do nothing goes past it.
+        plain = is_plain(tensors)
+        if plain and not (torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]):
+            given = {name: value for name, value in given.items() if value is not None}
+            return self.operator(*tensors, session=session_of(group), **given)
+        mine = tensors if plain else autocast(tensors, self.cast)
+        rest = (
+            [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)] if given else ()
+        )
+        return self.apply(self.kernel, *mine, group, *rest) if plain else self.overload(*mine, group, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +100,7 @@ class _Form:
     def parts(self, args: Sequence[Any]) -> tuple[tuple[torch.Tensor, ...], str, dict[str, Any]]:
         """Tensors, group and what is given; the dispatcher leaves trailing defaults out."""
         n = self.tensors
-        rest = (*args[n + 1 :], *self.defaults[len(args) - n - 1 :])
-        given = zip(self.names, rest, strict=True)
+        given = zip(self.names, (*args[n + 1 :], *self.defaults[len(args) - n - 1 :]), strict=True)
         return tuple(args[:n]), args[n], {name: v for name, v in given if v is not None}
 
 
@@ -164,12 +172,13 @@ def register(
     LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tilelink::{name}", fake, lib=LIBRARY)
     overload = getattr(torch.ops.tilelink, name).default
-    LIBRARY.impl(name, _differentiable(overload, backward, form), "Autograd", with_keyset=True)
+    apply = _differentiable(name, backward, form)
+    LIBRARY.impl(name, kernel_of(overload.redispatch, apply), "Autograd", with_keyset=True)
     cast = tuple(autocast and shape.dtype is None for shape in operator.signature.inputs)
-    return TorchOperator(f"tilelink::{name}", operator, overload, form.names, form.defaults, cast)
+    return TorchOperator(f"tilelink::{name}", operator, overload, run, apply, form.names, form.defaults, cast)
 
 
-def _differentiable(overload: Any, backward: Backward | None, form: _Form) -> Callable[..., Any]:
+def _differentiable(name: str, backward: Backward | None, form: _Form) -> Callable[..., Any]:
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, ctx.group, ctx.given = form.parts(inputs)
         results = output if isinstance(output, tuple) else (output,)
@@ -178,13 +187,13 @@ def _differentiable(overload: Any, backward: Backward | None, form: _Form) -> Ca
 
     def differentiate(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         if backward is None:
-            raise RuntimeError(f"{overload} has no gradient: it was registered without `backward`")
+            raise RuntimeError(f"tilelink.{name}.default has no gradient: it was registered without `backward`")
         saved, count, wanted = ctx.saved_tensors, ctx.count, ctx.wanted
         call = Call(saved[:count], saved[count:], ctx.group, ctx.given, wanted[:count])
         found = backward(call, *(None if g is None else g.contiguous() for g in gradients))
         return (*found, *(None for _ in wanted[count:]))
 
-    return differentiable(overload.redispatch, keep, differentiate)
+    return function_of(keep, differentiate)
 
 
 def _parameters(operator: Operator, kinds: tuple[Any, ...]) -> list[inspect.Parameter]:

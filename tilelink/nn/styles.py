@@ -22,6 +22,7 @@ from tilelink.nn import functional as F
 from tilelink.nn import split_linear
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
+from tilelink.nn.local import local, own
 
 LAST = Shard(-1)
 
@@ -53,7 +54,7 @@ class Split:
 
     def result(self, y: torch.Tensor, placement: Placement) -> torch.Tensor:
         """A local tensor that lies as `placement` says, as this module's result."""
-        if self.local and _same(placement, self.made, y.dim()):
+        if self.local and (_same(placement, self.made, y.dim()) or self.mesh.size() == 1):
             return y
         found = DTensor.from_local(y, self.mesh, (placement,), run_check=False).redistribute(placements=(self.made,))
         return found.to_local() if self.local else found
@@ -80,7 +81,7 @@ class ColumnLinear(SplitLinear):
     """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        split, weight, bias = self.split, local(self.weight), local(self.bias)
+        split, weight, bias = self.split, self.weight, self.bias
         placement = input.placements[0] if isinstance(input, DTensor) else split.given
         if _is_shard(placement) and placement.dim % input.dim() != input.dim() - 1:
             ranks = split.mesh.size()
@@ -89,7 +90,7 @@ class ColumnLinear(SplitLinear):
             given: dict[str, Any] = {"group": split.group, "ranks": ranks, "length": length}
             y = split_linear.gathered(local(input), weight, bias, placement.dim, **given)
         else:
-            x = input if placement == Replicate() else split.of(input).redistribute(placements=(Replicate(),))
+            x = input if type(placement) is Replicate else split.of(input).redistribute(placements=(Replicate(),))
             y = split_linear.replicated(local(x), weight, bias, group=split.group)
         return split.result(y, LAST)
 
@@ -98,18 +99,18 @@ class RowLinear(SplitLinear):
     """What `RowwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        split, weight, bias = self.split, local(self.weight), local(self.bias)
+        split, weight, bias = self.split, self.weight, self.bias
         placement = input.placements[0] if isinstance(input, DTensor) else split.given
         apart = _same(placement, LAST, input.dim())
         x = local(input if apart else split.of(input).redistribute(placements=(LAST,)))
-        if split.made == Replicate():
+        if type(split.made) is Replicate:
             y = split_linear.summed(x, weight, bias, group=split.group)
         elif _is_shard(split.made) and split.made.dim % x.dim() != x.dim() - 1:
             shape: dict[str, Any] = {"group": split.group, "ranks": split.mesh.size()}
             y = split_linear.scattered(x, weight, bias, split.made.dim, **shape)
         else:
-            y = split.result(nn.functional.linear(x, weight), Partial())
-            return y if bias is None else y + _as(split, bias)
+            y = split.result(nn.functional.linear(x, own(weight)), Partial())
+            return y if bias is None else y + _as(split, own(bias))
         return split.result(y, split.made)
 
 
@@ -130,12 +131,18 @@ class Local:
 
     def forward(self, *args: Any, **given: Any) -> Any:
         module: Any = self
-        names, parameters = zip(*module.named_parameters(recurse=self.recurse), strict=True)
-        plain: Any = [local(p) for p in parameters]
+        plain = {name: own(p) for name, p in module.named_parameters(recurse=self.recurse)}
         if self.summed:
-            plain = F.replicated_all(plain, group=self.split.group)
-        with _reparametrize_module(module, dict(zip(names, plain, strict=True))):
+            plain = dict(zip(plain, F.replicated_all([*plain.values()], group=self.split.group), strict=True))
+        if self.recurse or torch.compiler.is_compiling():
+            with _reparametrize_module(module, plain):
+                return super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
+        held = module.__dict__["_parameters"]
+        module.__dict__["_parameters"] = {**held, **plain}  # torch's way for whole modules takes longer than a norm
+        try:
             return super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
+        finally:
+            module.__dict__["_parameters"] = held
 
 
 class LocalRows(Local):
@@ -221,10 +228,6 @@ def become(module: nn.Module, kind: type[nn.Module], split: Split) -> nn.Module:
     changed: Any = module
     changed.__class__, changed.split = kind, split
     return module
-
-
-def local(x: Any) -> Any:
-    return x.to_local() if isinstance(x, DTensor) else x
 
 
 def _hold_alike(module: nn.Module, kind: type[Local], split: Split, *, summed: bool) -> nn.Module:

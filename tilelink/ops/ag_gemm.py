@@ -26,4 +26,4 @@ def ag_gemm(x: Any, weight: Any) -> Any:
 @ag_gemm.reference
 def reference(x: Any, weight: Any, *, M: int | None = None, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
-    return gathered(x, group, M) @ weight
+    return gathered(x, group, M).mm(weight)

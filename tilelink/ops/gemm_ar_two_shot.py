@@ -26,8 +26,9 @@ def gemm_ar_two_shot(x: Any, weight: Any) -> Any:
 @gemm_ar_two_shot.reference
 def reference(x: Any, weight: Any, *, form: str = "", K: int | None = None, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
-    import torch.distributed as dist
+    out = x.mm(weight)
+    if group is None or group.size() > 1:  # a library's collective costs its host more than a product
+        import torch.distributed as dist
 
-    out = x @ weight
-    dist.all_reduce(out, group=group)
+        dist.all_reduce(out, group=group)
     return out

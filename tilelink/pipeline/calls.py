@@ -8,30 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
-
-import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
-from tilelink.pipeline.arguments import (
-    Bound,
-    bind,
-    check_results,
-    constants_of,
-    exact,
-    in_words,
-    is_plain,
-)
+from tilelink.pipeline.arguments import Bound, bind, exact, in_words, is_plain
 from tilelink.pipeline.choosing import Choice, choose, even, problem_of, undivided
 from tilelink.pipeline.compiled import Compiler
-from tilelink.pipeline.prepared import Prepared, bind_here, stated, workspace
-from tilelink.runtime.aliasing import Written
+from tilelink.pipeline.prepared import Prepared, Unfused, bind_here, stated, workspace
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.launching import check_ranks, listed, say_alone, say_simulated, simulated, spread
@@ -41,20 +29,19 @@ from tilelink.runtime.session import Session, current, require
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
 
-PLAIN, NOTHING = "plain", nullcontext()
-"""What is kept of a call whose unfused form runs, once the ranks have agreed on it."""
 CHOICES_KEPT = 4096
 """Kinds of calls of which an operator remembers how they run."""
 
 
 def facts(t: Any, session: Session) -> object:
-    """What of an argument or a result a prepared call depends on."""
-    if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
+    """What of an argument or a result a prepared call depends on; of what is no tensor with strides and memory, its type."""
+    try:
+        return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
+    except (AttributeError, RuntimeError):
         return type(t)
-    return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
 
 
-def prepared_for(cached: Recent[Prepared], key: object) -> Prepared | None:
+def prepared_for(cached: Recent[Prepared | Unfused], key: object) -> Prepared | Unfused | None:
     """What has been prepared for a call, if all that it was made of is still so."""
     found = cached.get(key)
     return None if found is None or (found.changed is not None and found.changed()) else found
@@ -110,36 +97,61 @@ class Calls:
         session = session or (current() if group is None else require())
         if session is None:
             return self._simulated(tensors, out, given)
-        session = session.of(group)
-        session.vigil.begin()
+        if group is not None:
+            session = session.of(group)
+        vigil = session.vigil
+        vigil.begin()
         outs = () if out is None else _tuple(out)
-        key = (tuple([facts(t, session) for t in tensors]), *[(name, exact(value)) for name, value in given.items()])
-        keyed = not given or all(is_plain(v) for v in given.values())
-        calls, cached = self, session.cached(self.compiler.identity)
+        of = [facts(t, session) for t in tensors]
+        if outs:
+            of += [facts(t, session) for t in outs]
+        keyed = True
+        if given:
+            keyed = all(is_plain(v) for v in given.values())
+            of += [(name, exact(value)) for name, value in given.items()]
         # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
-        if keyed and cached.get((self.scheduled, key)) is PLAIN and not session.vigil.debug:
-            return self.plain(session, tensors, out, given)
-        own, whole = cached, (self.scheduled, key, tuple([facts(t, session) for t in outs]))
-        prepared = prepared_for(cached, whole) if keyed else None
-        if prepared is None and (not self.scheduled or session.backend.only_references):
-            calls = self._chosen(session, key, tensors, given)
-            cached = session.cached(calls.compiler.identity)
-            prepared = prepared_for(cached, whole) if keyed else None
+        key = (self.scheduled, len(outs), *of)
+        prepared = prepared_for(session.cached(self.compiler.identity), key) if keyed else None
         if prepared is None:
-            compiler = calls.compiler
-            if compiler.schedule.unfused:
-                bound = bind_here(compiler, session, tensors, given)
-                if session.backend.only_references:
-                    self._require_reference(session.backend, bound)
-                session.vigil.compare(compiler.identity, stated(compiler, session, bound))
-                if keyed:
-                    own[self.scheduled, key] = PLAIN
-                return self.plain(session, tensors, out, given)
-            prepared = cached[whole] = Prepared(compiler, session, tensors, outs, given)
-        elif prepared.in_place or session.vigil.debug:
+            prepared = self._prepared(session, key if keyed else None, tensors, outs, given)
+        elif prepared.in_place or vigil.debug:
             prepared.again(tensors, outs, given)
         values = prepared.run(tensors, outs)
         return values[0] if len(values) == 1 else values
+
+    def _prepared(
+        self,
+        session: Session,
+        key: tuple[Any, ...] | None,
+        tensors: Sequence[Any],
+        outs: Sequence[Any],
+        given: dict[str, Any],
+    ) -> Prepared | Unfused:
+        """What runs a call that is not prepared under this operator's own schedule. `key`: None, nothing names its kind."""
+        calls = self
+        if not self.scheduled or session.backend.only_references:
+            calls = self._chosen(session, key, tensors, given)
+        unfused = calls.compiler.schedule.unfused
+        # What is kept of a tiled form goes with its workspace; the unfused form has none, and is found at once the next time.
+        cached = session.cached((self if unfused else calls).compiler.identity)
+        found = prepared_for(cached, key) if key is not None and not unfused else None
+        if found is not None:
+            if found.in_place or session.vigil.debug:
+                found.again(tensors, outs, given)
+            return found
+        if unfused:
+            found = calls.unfused(session, tensors, outs, given)
+        else:
+            found = Prepared(calls.compiler, session, tensors, outs, given)
+        if key is not None:
+            cached[key] = found
+        return found
+
+    def unfused(self, session: Session, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]) -> Unfused:
+        """The unfused form for calls like this one. Collective."""
+        bound = bind_here(self.compiler, session, tensors, given)
+        reference = self._reference(session, bound)
+        return Unfused(self.compiler, reference, session, bound, self.uneven, tensors, outs, given)
 
     def _simulated(self, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         """Where there is no rank yet: one for each entry of lists, or one alone."""
@@ -151,28 +163,6 @@ class Calls:
         if out is None:
             return spread(lambda *mine: self(mine, None, None, None, given), tensors)
         return spread(lambda *mine: self(mine[:-1], mine[-1], None, None, given), (*tensors, out))
-
-    def plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
-        """The reference, whose libraries take their turns."""
-        name, loc = self.compiler.name, self.compiler.loc
-        if self.reference is None or session.backend.group is None:
-            why = "it has no reference" if self.reference is None else "its libraries need GPUs"
-            raise TilelinkError("TL229", f"`{name}` has no unfused form here", loc=loc, why=why)
-        outs = () if out is None else _tuple(out)
-        if outs and (wrong := Written.outside(name, loc, tensors, outs).refused(tensors, outs)) is not None:
-            raise wrong
-        if given:
-            given = constants_of(self.compiler.signature, given, self.uneven)
-        with torch.no_grad() if any(t.requires_grad for t in tensors) else NOTHING:
-            found = self.reference(*tensors, **given, group=session.backend.group)
-        if out is None:
-            return found
-        values = list(_tuple(found))
-        check_results(self.compiler, outs, [("", tuple(v.shape), v.dtype) for v in values], tensors[0].device)
-        for k, target in enumerate(outs):
-            if target is not None:
-                values[k] = target.copy_(values[k])
-        return tuple(values) if len(values) > 1 else values[0]
 
     # -------------------------------------------------------------------------------------------------------- schedules
     def variant(self, schedule: Schedule) -> Calls:
@@ -216,14 +206,21 @@ class Calls:
         possible = self.reference is not None and backend.group is not None
         return possible and even(self.compiler.signature, bound, self.uneven)
 
-    def _require_reference(self, backend: Backend, bound: Bound) -> None:
-        """Raises:
-        TilelinkError: TL474, processes on CPUs run nothing but references, and this call has none.
+    def _reference(self, session: Session, bound: Bound) -> Callable[..., Any]:
+        """The unfused form of a call.
+
+        Raises:
+            TilelinkError: TL229, there is none here; TL474, processes on CPUs run nothing but references, and this call has none.
         """
-        name = self.compiler.name
+        name, loc, backend = self.compiler.name, self.compiler.loc, session.backend
+        if not backend.only_references:
+            if self.reference is None or backend.group is None:
+                why = "it has no reference" if self.reference is None else "its libraries need GPUs"
+                raise TilelinkError("TL229", f"`{name}` has no unfused form here", loc=loc, why=why)
+            return self.reference
         ragged = undivided(self.compiler.signature, bound, self.uneven, unknown=0)
         if self.reference is not None and not ragged:
-            return
+            return self.reference
         why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
         if self.reference is not None:
             shown = ", ".join(f"{dim}={dict(bound.sizes)[dim]}" for dim in ragged)
@@ -232,25 +229,29 @@ class Calls:
         raise TilelinkError(
             "TL474",
             f"`{name}` cannot run in processes on the CPU",
-            loc=self.compiler.loc,
+            loc=loc,
             why=f"operators run their references there, and {why}",
             hint=f"{hint}, or simulate the ranks: tilelink.launch without torchrun",
         )
 
-    def _chosen(self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]) -> Calls:
+    def _chosen(
+        self, session: Session, key: tuple[Any, ...] | None, tensors: Sequence[Any], given: dict[str, Any]
+    ) -> Calls:
         """With the schedule that is chosen for a call; itself where that is its own."""
         backend = session.backend
         if backend.only_references:
             return self.variant(Schedule(unfused=True))
         at = (backend.ranks, backend.topology.backend, key)
-        known = self._choices.get(at) if all(is_plain(v) for v in given.values()) else None
+        known = self._choices.get(at) if key is not None else None
         if known is None:
             try:
                 bound = bind_here(self.compiler, session, tensors, given)
                 choice = self.choice(bound, plain=self.has_plain(backend, bound))
             except TilelinkError:
                 return self  # which finds the same again, and tells the other ranks
-            known = self._choices[at] = self.variant(choice.schedule)
+            known = self.variant(choice.schedule)
+            if key is not None:
+                self._choices[at] = known
             if known is not self:
                 # What was reserved for this operator was reserved for however it runs.
                 mine = session.reserved.setdefault(self.compiler.identity, {})

@@ -95,6 +95,8 @@ def inestimable(plan: Plan) -> str:
 def estimated(plan: Plan, own: Schedule) -> Choice:
     """The unfused form unless overlapping is estimated to gain more than the estimate may be wrong by; then what the operator
     comes with."""
+    if plan.topology.ranks == 1 and not reads_tables(plan):
+        return Choice(Schedule(unfused=True), "one rank has nobody to exchange anything with")
     why = inestimable(plan)
     if why:
         return Choice(own, f"as the operator comes: {why}")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
-from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, in_words, stored
+from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, constants_of, in_words, stored
 from tilelink.pipeline.compiled import Compiled, Compiler, refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
@@ -169,6 +170,65 @@ class Prepared:
     def _settle(self, first: Call) -> None:
         slots = range(self.plan.schedule.slots)
         self.slots = tuple([prepare(self.loaded, self.workspace, slot, first, self._watch) for slot in slots])
+
+
+class Unfused:
+    """The unfused form of an operator, whose libraries take their turns, for calls of one kind. Making it is collective.
+
+    Args:
+        reference: in torch.
+        sizes: those that shards leave open and it takes.
+        bound, tensors, outs, given: as of a call.
+    """
+
+    __slots__ = ("_checked", "_compiler", "_reference", "_said", "_session", "_written")
+
+    in_place: Sequence[int] = ()
+    changed = None
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        reference: Callable[..., Any],
+        session: Session,
+        bound: Bound,
+        sizes: frozenset[str],
+        tensors: Sequence[Any],
+        outs: Sequence[Any],
+        given: Mapping[str, Any],
+    ) -> None:
+        self._compiler, self._session = compiler, session
+        self._said = stated(compiler, session, bound)
+        taken = constants_of(compiler.signature, given, sizes)
+        self._reference = partial(reference, **taken, group=session.backend.group)
+        self._written = Written.outside(compiler.name, compiler.loc, tensors, outs) if outs else None
+        self._checked = not outs
+        self.again()
+
+    def again(self, *_: object) -> None:
+        """What is looked at before a later call, in debug mode: that all ranks make it."""
+        self._session.vigil.compare(self._compiler.identity, self._said)
+
+    def run(
+        self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()
+    ) -> tuple[torch.Tensor, ...]:
+        """One call; arguments and errors as of `Prepared.run`, and TL226, results do not fit into `outs`."""
+        if outs and self._written is not None and (wrong := self._written.refused(tensors, outs)) is not None:
+            raise wrong
+        if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
+            with torch.no_grad():
+                found = self._reference(*tensors)
+        else:
+            found = self._reference(*tensors)
+        values = found if isinstance(found, tuple) else (found,)
+        if not outs:
+            return values
+        if not self._checked:
+            results = [("", tuple(v.shape), v.dtype) for v in values]
+            check_results(self._compiler, outs, results, tensors[0].device)
+            self._checked = True
+        into = (*outs, *[None] * (len(values) - len(outs)))
+        return tuple([v if t is None else t.copy_(v) for v, t in zip(values, into, strict=True)])
 
 
 def stated(

@@ -6,6 +6,7 @@ import datetime
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,7 +89,8 @@ class Tuning:
         self.problem = problem_of(compiler, self.bound)
         self.plain: Callable[[], Any] | None = None
         if calls.has_plain(session.backend, self.bound):
-            self.plain = lambda: calls.plain(session, tensors, None, given)
+            unfused = calls.variant(Schedule(unfused=True)).unfused(session, tensors, (), given)
+            self.plain = partial(unfused.run, tensors)
         self.written = [(tensors[k], tensors[k].clone()) for k, _ in stored(self.plan)]
         """Arguments that programs write to, and what they were when the call came."""
 

@@ -6,34 +6,32 @@ the host more than a matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import _C
+from torch._C._autograd import _profiler_enabled
+from torch._C._functorch import peek_interpreter_stack
 
 Below = Callable[..., Any]
-"""`below(keyset, *arguments)`: what runs beneath autograd, by the overload's `redispatch`."""
+"""`below(*arguments)`: what runs beneath autograd."""
 Keep = Callable[..., None]
 """`keep(ctx, arguments, results)`: saves what gradients need."""
 Backward = Callable[..., tuple[Any, ...]]
 """`backward(ctx, *gradients)`: the gradient of each argument. `ctx.wanted`: which of them are asked for."""
 
 
-def differentiable(below: Below, keep: Keep, backward: Backward) -> Callable[..., Any]:
-    """A kernel for `Library.impl(name, …, "Autograd", with_keyset=True)`.
+def function_of(keep: Keep, backward: Backward) -> Callable[..., Any]:
+    """`apply(below, *arguments)`: runs `below`, and autograd keeps what it gave with its gradient.
 
-    Among its arguments, and among the results of `below`, are tensors, and what is none; tensors in lists have no gradients.
+    Among arguments and results are tensors, and what is none; tensors in lists have no gradients.
     """
-
-    def beneath(keyset: Any, args: tuple[Any, ...]) -> Any:
-        with _C._AutoDispatchBelowAutograd():
-            return below(keyset & _C._after_autograd_keyset, *args)
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
-            found = beneath(keyset, args)
+        def forward(ctx: Any, below: Below, *args: Any) -> Any:
+            found = below(*args)
             keep(ctx, args, found)
             return found
 
@@ -42,9 +40,44 @@ def differentiable(below: Below, keep: Keep, backward: Backward) -> Callable[...
             ctx.wanted = ctx.needs_input_grad[1:]
             return (None, *backward(ctx, *gradients))
 
+    return Differentiable.apply
+
+
+def kernel_of(redispatch: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel for `Library.impl(name, …, "Autograd", with_keyset=True)`.
+
+    Args:
+        redispatch: the overload's, `redispatch(keyset, *arguments)`.
+        apply: of `function_of`.
+    """
+
     def kernel(keyset: Any, *args: Any) -> Any:
+        def below(*args: Any) -> Any:
+            with _C._AutoDispatchBelowAutograd():
+                return redispatch(keyset & _C._after_autograd_keyset, *args)
+
         if _C.is_grad_enabled() and _C._any_requires_grad(*args):
-            return Differentiable.apply(keyset, *args)
-        return beneath(keyset, args)
+            return apply(below, *args)
+        return below(*args)
 
     return kernel
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether torch's dispatcher would only hand these arguments on: nobody traces, transforms, casts or watches a call."""
+    if torch.compiler.is_compiling():
+        return False
+    for t in tensors:
+        if type(t) not in _PLAIN or t.is_meta:
+            return False
+    return not (
+        _C._is_any_autocast_enabled()
+        or _C._len_torch_dispatch_stack()
+        or _C._len_torch_function_stack()
+        or peek_interpreter_stack() is not None
+        or _C._get_tracing_state() is not None
+        or _profiler_enabled()
+    )
