@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -187,8 +186,19 @@ class Session:
 
 
 _current: ContextVar[Session | None] = ContextVar("tilelink_session", default=None)
-_of_process: ContextVar[Session | None] = ContextVar("tilelink_process_session", default=None)
-"""The backend is chosen once: later calls do not look at the environment again."""
+
+
+@dataclass(slots=True)
+class _Process:
+    """`session`: of this process, once there is one: later calls do not look at the environment again.
+
+    It is no context variable: autograd's threads, which call operators of gradients, come to Python anew each time.
+    """
+
+    session: Session | None = None
+
+
+_process = _Process()
 
 
 @contextmanager
@@ -208,7 +218,7 @@ def in_rank() -> bool:
 
 def current() -> Session | None:
     """The session of this process or simulated rank, if there is one without starting a simulation."""
-    found = _current.get() or _of_process.get()
+    found = _current.get() or _process.session
     if found is not None and found.backend.alive:
         return found
     if found is not None:
@@ -219,21 +229,17 @@ def current() -> Session | None:
     grouped = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if not (asked == "gloo" or torch.cuda.is_available() or environment.distributed() is not None or grouped):
         return None
-    session = _process_session()
-    _of_process.set(session)
-    return session
+    _process.session = _process_session()
+    return _process.session
 
 
 def _end(session: Session) -> None:
     """Forget this process's: its process group was destroyed."""
     session.vigil.stop()
-    _of_process.set(None)
-    # Another thread may have made the next one already.
-    if _process_session.cache_info().currsize and not _process_session().backend.alive:
-        _process_session.cache_clear()
+    if _process.session is session:  # another thread may have made the next one already
+        _process.session = None
 
 
-@cache
 def _process_session() -> Session:
     """The session of a process started by torchrun (or alone, on one GPU)."""
     name = environment.backend() or ("peer" if torch.cuda.is_available() else "gloo")
