@@ -149,7 +149,7 @@ def check_arena(backend: GpuBackend, arena: Arena) -> str:
     context = arena.context.tolist()
     expect(context[:2] == [backend.rank, backend.ranks], f"context begins with {context[:2]}")
     expect(context[2 + backend.rank] == arena.local.data_ptr(), "context does not hold the own address")
-    expect(len(context) == 2 + backend.ranks, f"context has {len(context)} flags")
+    expect(len(context) == 2 + 2 * backend.ranks, f"context has {len(context)} flags")
     expect(int(arena.local.count_nonzero()) == 0, "the arena is not zeroed")
     if backend.topology.reach == "peer":
         expect(all(arena.peer(pe).data_ptr() == context[2 + pe] for pe in range(backend.ranks)), "peer() disagrees")
