@@ -221,7 +221,6 @@ class Dimensions:
         return slots
 
     def _add(self, given: Given, slots: tuple[Slot, ...]) -> None:
-        """Takes up the plain dimensions of one tensor."""
         if given.shape.rest is not None:
             rest = tuple(given.record.axes[s.at] for s in slots if s.declared is None and s.at is not None)
             self._same_rest(rest, given.record.label)
@@ -307,7 +306,6 @@ class Dimensions:
         return Extent(-(-int(axis.size) // self.ranks.sizes[axis.over]), formula)
 
     def extended(self, more: Mapping[str, Seen]) -> Dimensions:
-        """These dimensions with others in front of them."""
         made = copy(self)
         made.seen = {**self.seen, **more}
         return made

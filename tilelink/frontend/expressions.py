@@ -226,7 +226,6 @@ def _counts(state: Lowering, value: Value) -> bool:
 
 
 def _filled(tree: ast.expr, known: Mapping[str, Value]) -> Value:
-    """What sums and rests of known values come to."""
     if isinstance(tree, ast.BinOp):
         left, right = _filled(tree.left, known), _filled(tree.right, known)
         formula = combined(_OPERATORS[type(tree.op)], left.formula, right.formula)

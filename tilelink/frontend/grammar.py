@@ -91,7 +91,6 @@ def parse(source: Text, start: str, code: str, rule: str) -> Tree[Token]:
 
 
 def _explain(source: Text, code: str, rule: str, at: int) -> NoReturn:
-    """Says what stands at `at`, and what belongs there."""
     text, end = source.text, len(source.text)
     before = text[:at].rstrip(BLANKS)
     if before.endswith("/") and code == "TL101":
@@ -191,7 +190,6 @@ def parse_axes(text: str, loc: Loc | None = None) -> tuple[str, ...]:
 
 
 def _as_r(shape: Shape, name: str) -> Shape:
-    """The shape with its one axis of ranks called `R`."""
     ranks = Dim(name, ranks=True)
     axes = (
         Axis(Dim(RANK_AXIS) if a.size == ranks else a.size, RANK_AXIS if a.split == name else a.split)
@@ -328,17 +326,14 @@ def _size(source: Text, node: Tree[Token] | Token, named: tuple[str, ...]) -> Si
 _OWNER_RULE = "an owner map is `names -> expression`, with names, numbers, `R`, + - * // % and parentheses"
 
 
+@lru_cache(maxsize=256)
 def parse_owner(text: str, loc: Loc | None = None) -> MapTerm:
     """An owner map such as `m -> m // 2048 % R`: which rank holds what, where a shape does not say it.
 
     Raises:
         TilelinkError: TL104.
     """
-    return _owner(text_of(text, loc))
-
-
-@lru_cache(maxsize=256)
-def _owner(source: Text) -> MapTerm:
+    source = text_of(text, loc)
     names, expression = parse(source, "owner", "TL104", _OWNER_RULE).children
     assert isinstance(names, Tree)
     variables = tuple(str(n) for n in names.children)

@@ -101,12 +101,10 @@ class Lowering:
         return self.scope.look_up(node, self.locals)
 
     def primitive(self, node: ast.expr) -> str | None:
-        """The primitive that an expression calls."""
         found = self.look_up(node.func) if isinstance(node, ast.Call) else None
         return found.name if isinstance(found, Primitive) else None
 
     def tensor(self, node: ast.expr) -> Tensor | None:
-        """The tensor parameter that an expression names."""
         binding = self.env.get(node.id) if isinstance(node, ast.Name) else None
         return binding if isinstance(binding, Tensor) else None
 
@@ -159,7 +157,6 @@ class Lowering:
         return name
 
     def bind(self, name: str, binding: Binding, node: ast.AST) -> None:
-        """Gives a name of the program a meaning."""
         old = self.env.get(name)
         if is_index(old) and old != binding:
             self.bound_again(name, old.loc, node)
@@ -202,11 +199,9 @@ class Lowering:
             self.conditional = outer
 
     def mark(self) -> Mark:
-        """How far the current block has come."""
         return len(self.ops), set(self._taken), dict(self.bounds), dict(self.walks)
 
     def rewind(self, mark: Mark) -> None:
-        """Forgets what was written since `mark`."""
         written, taken, bounds, walks = mark
         del self.ops[written:]
         self._taken, self.bounds, self.walks = set(taken), dict(bounds), dict(walks)

@@ -166,7 +166,6 @@ def _read(function: FunctionType, own: object) -> Iterator[Found]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of functions inside it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -210,7 +210,6 @@ def _bounds(call: Call, param: Param, axis: int | None = None, var: str | None =
 
 
 def _limits(call: Call, param: Param, at: int, *nodes: Node) -> list[Value | None]:
-    """Where positions start and stop, as far as that is said."""
     limits: list[Value | None] = []
     for node, what in zip(nodes, ("start", "stop"), strict=True):
         limits.append(limit := _limit(call, param, at, node, what))

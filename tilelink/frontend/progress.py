@@ -94,7 +94,6 @@ _TRACE: ContextVar[Trace | None] = ContextVar("tilelink_trace", default=None)
 
 
 def tracing() -> Trace | None:
-    """The trace in progress, if an operator's body is running."""
     return _TRACE.get()
 
 

@@ -125,7 +125,6 @@ def _is_imported(fn: Function, text: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _compiled(text: str, file: str) -> tuple[CodeType, ...]:
-    """The code of every function of a file."""
     found, ahead = list[CodeType](), [compile(text, file, "exec", dont_inherit=True)]
     while ahead:
         inner = [c for c in ahead.pop().co_consts if isinstance(c, CodeType)]

@@ -83,10 +83,6 @@ def _line(state: Lowering, node: ast.Expr) -> None:
     state.fail("TL131", node, f"`{called}` on a line of its own", why, "assign its value to a name, or take it out")
 
 
-def _assert(state: Lowering, node: ast.Assert) -> None:
-    _check(state, node, node.test, [] if node.msg is None else [node.msg])
-
-
 def _check(state: Lowering, node: ast.stmt, test: ast.expr, message: list[ast.expr]) -> None:
     condition = state.lower(test).expr()
     text = constant_of(message[0]) if message else ast.unparse(test)
@@ -297,7 +293,6 @@ def _bind_index(state: Lowering, name: str, param: Param, number: int, target: a
 
 # ---------------------------------------------------------------------------------------------------------------- loops
 def _for(state: Lowering, node: ast.For) -> None:
-    """A `for` over `tl.tiles`, `range`, `tl.range` or `tl.static_range`."""
     _no_else(state, node)
     target = node.target
     if not isinstance(target, ast.Name):
@@ -414,7 +409,7 @@ def _body(
 _HANDLERS: Mapping[type[ast.stmt], Callable[[Lowering, Any], None]] = {
     ast.Pass: lambda _state, _node: None,
     ast.Expr: _line,
-    ast.Assert: _assert,
+    ast.Assert: lambda state, node: _check(state, node, node.test, [] if node.msg is None else [node.msg]),
     ast.Assign: _assign,
     ast.AnnAssign: _annotated,
     ast.AugAssign: _augmented,

@@ -100,8 +100,6 @@ def _not_data(what: str) -> NoReturn:
 
 
 def _refusal(what: str) -> Callable[..., Any]:
-    """A method that needs data."""
-
     def method(*_: object) -> NoReturn:
         _not_data(what)
 
@@ -134,7 +132,6 @@ class SymbolicTensor:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return ITEM_BYTES[self.dtype]
 
     def size(self, name: str) -> Extent:

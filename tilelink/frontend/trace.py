@@ -122,7 +122,6 @@ def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc
 
 
 def _rest(sizes: Mapping[str, int]) -> tuple[LogicalAxis, ...]:
-    """The axes that `...` stands for."""
     names = (f"_{i}" for i in range(len(sizes)) if f"_{i}" in sizes)
     return tuple(LogicalAxis(n, Extent(sizes[n], Sym(n)), None, False) for n in names)
 

@@ -51,8 +51,6 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor parameter."""
-
     param: str
 
 
@@ -100,7 +98,6 @@ def is_index(binding: Binding | None) -> TypeGuard[TileIndex | TileTuple | Varia
 
 
 def named(name: str, **more: Any) -> Value:
-    """The value of a name."""
     return Value(ast.Name(name, ast.Load()), (name,), **more)
 
 
@@ -132,7 +129,6 @@ def constant_of(node: ast.expr) -> object:
 
 
 def integer_of(node: ast.expr) -> int | None:
-    """The value of a literal that is an integer."""
     value = constant_of(node)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 

@@ -31,7 +31,6 @@ class Word:
 
     @property
     def signature(self) -> inspect.Signature:
-        """The parameters of the word itself."""
         whole = inspect.signature(self.lower)
         return whole.replace(parameters=list(whole.parameters.values())[1:])
 
@@ -56,7 +55,6 @@ class Call:
         self.state.ops.append(op)
 
     def param(self, node: ast.expr) -> Param:
-        """The tensor parameter that an argument names."""
         if tensor := self.state.tensor(node):
             return self.state.params[tensor.param]
         known = ", ".join(f"`{p}`" for p in self.state.params)

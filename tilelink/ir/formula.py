@@ -17,8 +17,8 @@ import numpy as np
 Number: TypeAlias = "int | np.ndarray[Any, np.dtype[np.int64]]"
 
 
-def _operator(op: str, *, swapped: bool = False) -> Callable[[_Operators, Like], Formula]:
-    return lambda one, other: binary(op, other, one) if swapped else binary(op, one, other)
+def _operator(op: str, *, swapped: bool = False) -> Callable[[Like, Like], Formula]:
+    return lambda a, b: binary(op, b, a) if swapped else binary(op, a, b)
 
 
 class _Operators:
@@ -131,7 +131,6 @@ def as_asked(test: Formula) -> tuple[Formula, bool]:
 
 
 def truth(formula: Formula) -> Formula:
-    """The formula as 0 or 1."""
     return formula if is_truth(formula) else binary("!=", formula, 0)
 
 
@@ -142,12 +141,10 @@ def conjuncts(test: Formula) -> tuple[Formula, ...]:
     return (test,)
 
 
-def minimum(a: Like, b: Like) -> Formula:
-    return binary("min", a, b)
-
-
-def maximum(a: Like, b: Like) -> Formula:
-    return binary("max", a, b)
+minimum = _operator("min")
+maximum = _operator("max")
+cdiv = _operator("cdiv")
+"""Ceiling division of a non-negative number by a positive one."""
 
 
 def at(table: Sym, index: Like) -> Formula:
@@ -175,11 +172,6 @@ def select(test: Like, a: Like, b: Like) -> Formula:
     if of(a) == of(b):
         return of(a)
     return binary("+", binary("*", truth(of(test)), a), binary("*", negate(test), b))
-
-
-def cdiv(a: Like, b: Like) -> Formula:
-    """Ceiling division of a non-negative number by a positive one."""
-    return binary("cdiv", a, b)
 
 
 def _quotient(a: Any, b: Any) -> Any:

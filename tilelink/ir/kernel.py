@@ -161,7 +161,6 @@ class KernelSource(Shown):
         return next(k for k in self.kernels if k.name == name)
 
     def location(self, line: int) -> Loc | None:
-        """The user's line of emitted line `line`."""
         return origin(self.lines, line)
 
 

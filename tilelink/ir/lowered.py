@@ -18,13 +18,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-import numpy as np
-
 from tilelink.errors import Loc
 from tilelink.ir.formula import Const, Formula, Number
 from tilelink.ir.program import Op as Statement
 from tilelink.ir.schedule import Engine
-from tilelink.ir.topology import RankAxis, Topology, env_of
+from tilelink.ir.topology import RankAxis, Tables, Topology, env_of
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
 """Begin and end along each axis of a buffer, in elements of the rank's own memory; without elements it touches nothing."""
@@ -306,7 +304,7 @@ class Lowered:
     name: str
     ranks: tuple[tuple[str, int], ...]
     sizes: tuple[tuple[str, int], ...]
-    tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
+    tables: Tables
     buffers: tuple[Buffer, ...]
     flags: tuple[Flags, ...]
     executors: tuple[Executor, ...]
@@ -347,8 +345,7 @@ class Lowered:
 
     def env(self, rank: int) -> dict[str, Number]:
         """What formulas call the sizes, a rank's coordinates, and its rows of the tables."""
-        rows = {name: np.asarray(found[rank], dtype=np.int64) for name, found in self.tables}
-        return {**env_of(dict(self.sizes), self.topology, rank), **rows}
+        return env_of(dict(self.sizes), self.topology, rank, self.tables)
 
 
 def walk(body: tuple[Op, ...]) -> Iterator[Op]:

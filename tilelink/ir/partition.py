@@ -68,7 +68,6 @@ class GridAxis:
 
     @property
     def own(self) -> bool:
-        """Whether it is this rank's coordinate, which no tile walks."""
         return self.kind == "own"
 
     @property
@@ -78,7 +77,6 @@ class GridAxis:
 
     @property
     def unit(self) -> bool:
-        """Whether its tiles are single positions."""
         return self.kind in ("unit", "own")
 
     @property

@@ -22,7 +22,7 @@ from tilelink.ir.partition import Channel, GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Schedule, SortKey
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
-from tilelink.ir.topology import Topology, env_of
+from tilelink.ir.topology import Tables, Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 
 
@@ -385,8 +385,8 @@ class Plan(Shown):
     kernels: tuple[KernelPlan, ...]
     host: tuple[HostStep, ...]
     notes: tuple[str, ...] = ()
-    tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
-    """Orders by a user's key, by name: for each rank the positions of its tiles, sorted."""
+    tables: Tables = ()
+    """Orders by a user's key, sorted."""
     epoch_signalled: bool = False
     """An epoch-signalled call: flags are set to the number of the call, which each worker counts for itself."""
     ll: frozenset[str] = frozenset()
@@ -458,10 +458,7 @@ class Plan(Shown):
 
     def env(self, rank: int) -> dict[str, F.Number]:
         """The symbols of every formula, on rank `rank`."""
-        values = env_of(dict(self.sizes), self.topology, rank)
-        for name, rows in self.tables:
-            values[name] = np.asarray(rows[rank], dtype=np.int64)
-        return values
+        return env_of(dict(self.sizes), self.topology, rank, self.tables)
 
     @cached_property
     def on_all(self) -> dict[str, F.Number]:

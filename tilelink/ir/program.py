@@ -338,7 +338,6 @@ def blocks(body: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
 
 
 def _inside(op: Op) -> tuple[tuple[Op, ...], ...]:
-    """The bodies of an op that holds others."""
     if isinstance(op, If):
         return op.body, op.orelse
     return (op.body,) if isinstance(op, (Tiles, Loop)) else ()

@@ -125,7 +125,6 @@ class Sms:
 
     @property
     def options(self) -> KernelOptions:
-        """What Triton is told."""
         return KernelOptions(self.warps, self.stages, self.maxnreg)
 
     def __repr__(self) -> str:

@@ -74,7 +74,6 @@ Size: TypeAlias = Dim | int | Sum | Product
 
 
 def dims_of(size: Size) -> tuple[str, ...]:
-    """The names in a size, in order."""
     if isinstance(size, (Sum, Product)):
         return (*dims_of(size.left), *dims_of(size.right))
     return (size.name,) if isinstance(size, Dim) else ()

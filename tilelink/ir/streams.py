@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -153,7 +153,10 @@ class _Tiles:
                 self.values[t][op.param] = piece
         elif isinstance(op, L.Write):
             for t, piece in zip(tiles, _pieces(op, env, len(tiles)), strict=True):
-                self._write(t, piece)
+                found = self.computed[t]
+                assert found is not None
+                if not piece.empty:
+                    self.done[t].append(replace(found, output=piece))
         elif isinstance(op, L.Compute):
             self._compute(op, env, tiles)
 
@@ -177,15 +180,8 @@ class _Tiles:
             else:
                 self.done[t].append(found)
 
-    def _write(self, t: int, piece: Piece) -> None:
-        found = self.computed[t]
-        assert found is not None
-        if not piece.empty:
-            self.done[t].append(Compute(found.inputs, piece, t, found.at))
-
 
 def _numbers(formula: Formula, env: Mapping[str, Any], count: int) -> list[int]:
-    """What a formula comes to for each of `count` tiles."""
     return np.broadcast_to(np.asarray(F.evaluate(formula, env), dtype=np.int64), (count,)).tolist()
 
 

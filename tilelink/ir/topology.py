@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
@@ -22,7 +25,6 @@ class Device:
 
     @property
     def amd(self) -> bool:
-        """Whether the capability is one of AMD's."""
         return self.capability in (94, 95)
 
 
@@ -80,12 +82,17 @@ class Topology:
         return tuple(self.peer(rank, at, name) for at in range(self.size(name)))
 
 
-def env_of(sizes: Mapping[str, int], topology: Topology, rank: F.Number) -> dict[str, F.Number]:
+Tables: TypeAlias = "tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]"
+"""By name, for each rank the positions of its tiles."""
+
+
+def env_of(sizes: Mapping[str, int], topology: Topology, rank: F.Number, tables: Tables = ()) -> dict[str, F.Number]:
     """Sizes, and what formulas call a rank's coordinates on the axes of ranks and the lengths of these; `rank`: one, or an
-    array of several."""
+    array of several; `tables`: of which it has rows, if it is one."""
     values: dict[str, F.Number] = {**sizes}
     for axis in (RANK_AXIS, *(a.name for a in topology.axes)):
         size = topology.size(axis)
         values[rank_along(axis).name] = rank // topology.stride(axis) % size
         values[ranks_along(axis).name] = size
-    return values
+    rows = {name: np.asarray(found[int(rank)], dtype=np.int64) for name, found in tables}
+    return {**values, **rows}

@@ -145,12 +145,10 @@ class Step:
 
     @property
     def moved_from(self) -> str | None:
-        """The tensor that a copy program takes; None: it is none."""
         return None if self.moves is None else self.moves[0].tensor
 
     @property
     def moved_to(self) -> str | None:
-        """The tensor that a copy program fills; None: it is none."""
         return None if self.moves is None else self.moves[1].tensor
 
 
@@ -207,7 +205,6 @@ def entries(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tup
 
 
 def indexed(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tuple[tuple[ViewAxis, IndexEntry], ...]:
-    """Each view axis of `param` with its entry."""
     return tuple(zip(step.binding(param).view, entries(step, param, index), strict=True))
 
 
