@@ -9,12 +9,13 @@ import ast
 import keyword
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn, TypeAlias
 
 from tilelink.errors import Loc, Note
 from tilelink.frontend.jit import Helpers
 from tilelink.frontend.outside import alike
-from tilelink.frontend.scope import BUILTINS, Number, Primitive, Reference, Scope
+from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
 from tilelink.frontend.values import RANKS, Binding, Environment, Tensor, Value, Variable, is_index
 from tilelink.frontend.wording import numbered
@@ -59,7 +60,8 @@ class Lowering:
     ) -> None:
         self.source = source
         self.loc, self.fail = source.loc, source.fail
-        self._lower = lower
+        # The value of an expression: `expressions.lower`, handed in, for primitives and expressions need each other.
+        self.lower = partial(lower, self)
         self.scope = scope
         self.params = {p.name: p for p in params}
         self.helpers = helpers
@@ -84,10 +86,6 @@ class Lowering:
         self.assigned: dict[str, str] = {}
         self._taken = {n.id for n in ast.walk(source.node) if isinstance(n, ast.Name)} | self.locals | RESERVED
 
-    def lower(self, node: ast.expr) -> Value:
-        """The value of an expression (`expressions.lower`, handed in: primitives and expressions need each other)."""
-        return self._lower(self, node)
-
     def as_numbers(self, node: ast.expr, *values: Value) -> None:
         """Refuses sums with an R coordinate where numbers are meant: there is no saying whether they are to wrap (TL145)."""
         if any(v.wrapped for v in values):
@@ -99,10 +97,6 @@ class Lowering:
     # ------------------------------------------------------------------------------------------------------------ names
     def look_up(self, node: ast.expr) -> Reference | None:
         return self.scope.look_up(node, self.locals)
-
-    def primitive(self, node: ast.expr) -> str | None:
-        found = self.look_up(node.func) if isinstance(node, ast.Call) else None
-        return found.name if isinstance(found, Primitive) else None
 
     def tensor(self, node: ast.expr) -> Tensor | None:
         binding = self.env.get(node.id) if isinstance(node, ast.Name) else None

@@ -150,7 +150,8 @@ def _to_target(state: Lowering, target: ast.expr, value: ast.expr, node: ast.stm
     names = [e if isinstance(e, ast.Name) else _bad_target(state, e) for e in parts]
     for name in names:
         _check_target(state, name)
-    word = state.primitive(value)
+    found = state.look_up(value.func) if isinstance(value, ast.Call) else None
+    word = found.name if isinstance(found, Primitive) else None
     if isinstance(value, ast.Call) and word is not None and primitives.PRIMITIVES[word].kind == "domain":
         _domain(state, names, primitives.invoke(state, value, word), value, alone=isinstance(target, ast.Name))
     elif isinstance(target, ast.Name):

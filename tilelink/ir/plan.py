@@ -8,7 +8,7 @@ and `rank` and `RANKS` are of all of them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
@@ -105,18 +105,17 @@ class StepPlan:
 
     def tiles(self, env: Mapping[str, F.Number]) -> list[tuple[int, ...]]:
         """The indices of these tiles, in order."""
-        found = self.turns(env)
-        columns = [np.broadcast_to(found[f"i{a}"], found["t"].shape).tolist() for a in range(len(self.grid))]
-        return [tuple(column[t] for column in columns) for t in range(len(found["t"]))]
+        return self._of_each(env, [Sym(f"i{a}") for a in range(len(self.grid))])
 
     def spans(self, env: Mapping[str, F.Number]) -> list[tuple[tuple[int, int], ...]]:
         """Begin and end of each of these tiles per axis of the grid, in order."""
-        found, columns = self.turns(env), list[tuple[Any, Any]]()
-        for a, g in enumerate(self.grid):
-            ends = (F.evaluate(f(Sym(f"i{a}")), found) for f in (g.begin, g.end))
-            lo, hi = (np.broadcast_to(end, found["t"].shape).tolist() for end in ends)
-            columns.append((lo, hi))
-        return [tuple((lo[t], hi[t]) for lo, hi in columns) for t in range(len(found["t"]))]
+        ends = [f(Sym(f"i{a}")) for a, g in enumerate(self.grid) for f in (g.begin, g.end)]
+        return [tuple(zip(of[::2], of[1::2], strict=True)) for of in self._of_each(env, ends)]
+
+    def _of_each(self, env: Mapping[str, F.Number], formulas: Sequence[Formula]) -> list[tuple[int, ...]]:
+        found = self.turns(env)
+        columns = [np.broadcast_to(F.evaluate(f, found), found["t"].shape).tolist() for f in formulas]
+        return [tuple(column[t] for column in columns) for t in range(len(found["t"]))]
 
     @property
     def by_panels(self) -> bool:
