@@ -14,7 +14,6 @@ from tests.frontend import operators as o
 from tests.frontend.harness import HEADER, run_cell
 from tilelink.errors import TilelinkError
 from tilelink.frontend import Program, SymbolicTensor, parse_signature, trace
-from tilelink.frontend.binding import names_of
 from tilelink.frontend.source import plain_function, read_source
 from tilelink.ir.shape import Signature
 from tilelink.ir.wiring import Wiring
@@ -110,7 +109,7 @@ def test_programs_connected_at_random(
     text: str, calls: list[tuple[Program, list[int]]], named: dict[str, int], ranks: int
 ) -> None:
     signature = parse_signature(text)
-    sizes = dict.fromkeys((*names_of(signature), "_0"), 8)
+    sizes = dict.fromkeys((*signature.dims, "_0"), 8)
 
     def body(*arguments: SymbolicTensor) -> list[SymbolicTensor]:
         known = list(arguments)

@@ -13,19 +13,8 @@ from tilelink.frontend.source import call_site
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import cdiv
-from tilelink.ir.shape import (
-    RANK_AXIS,
-    Axis,
-    Dim,
-    Product,
-    Shape,
-    Signature,
-    Size,
-    Sum,
-    dims_of,
-    evaluated,
-    ranks_along,
-)
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Size, Sum, dims_of, evaluated, ranks_along
+from tilelink.ir.wiring import ViewAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +181,33 @@ class Dimensions:
     def _fail(self, code: str, message: str, why: str, hint: str) -> NoReturn:
         raise TilelinkError(code, message, loc=self.loc, why=why, hint=hint)
 
-    def is_local(self, declared: Axis | None, axis: LogicalAxis) -> bool:
+    def _is_local(self, declared: Axis | None, axis: LogicalAxis) -> bool:
         """Positions count from this rank's part: the tensor splits the axis, the signature does not say so."""
         said = declared is not None and (declared.split is not None or declared.name in self._globals)
         return axis.over is not None and not axis.own_slice and not said
+
+    def view(self, record: Record, slot: Slot, tables: Mapping[str, Record]) -> ViewAxis:
+        """An axis of a program's parameter over its tensor. `tables`: the tensors of the other parameters."""
+        declared = slot.declared
+        if slot.at is None:
+            return ViewAxis(slot.dim, None, False, True, RANK_AXIS)
+        split = None if declared is None else declared.split
+        if split is not None and split in tables:
+            split = tables[split].key
+        # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
+        local = self._is_local(declared, record.axes[slot.at])
+        return ViewAxis(slot.dim, slot.at, local, declared is not None and declared.unit, split)
+
+    def relabelled(self, record: Record, slots: tuple[Slot, ...]) -> SymbolicTensor:
+        """A tensor with the names and sizes that an inlined operator sees: of a split axis that it takes as whole, this rank's
+        part."""
+        axes = list(record.axes)
+        for slot in slots:
+            if slot.at is not None:
+                axis = axes[slot.at]
+                size = self.part(axis) if self._is_local(slot.declared, axis) else axis.size
+                axes[slot.at] = replace(axis, name=slot.dim, size=size)
+        return SymbolicTensor(record, tuple(axes))
 
     def take(self, given: Sequence[Given], sizes: Mapping[str, int] | None = None) -> dict[str, tuple[Slot, ...]]:
         """What the axes of tensors mean, by parameter; their sizes, and those that are passed by name, are taken up.
@@ -280,7 +292,7 @@ class Dimensions:
         """Compares sizes such as `e+1` with the tensors; an `e` that nothing else gives follows from them."""
         for slot in slots:
             size = None if slot.declared is None or slot.at is None else slot.declared.size
-            if slot.at is None or not isinstance(size, (Sum, Product)):
+            if slot.at is None or size is None or isinstance(size, (Dim, int)):
                 continue
             axis, label = given.record.axes[slot.at], given.record.label
             if isinstance(size, Sum) and isinstance(size.left, Dim) and isinstance(size.right, int):
@@ -305,9 +317,10 @@ class Dimensions:
         formula = cdiv(axis.size.formula, ranks_along(axis.over))
         return Extent(-(-int(axis.size) // self.ranks.sizes[axis.over]), formula)
 
-    def extended(self, more: Mapping[str, Seen]) -> Dimensions:
+    def extended(self, more: Mapping[str, tuple[int, str]]) -> Dimensions:
+        """These with sizes in front of them, each with what gives it."""
         made = copy(self)
-        made.seen = {**self.seen, **more}
+        made.seen = self.seen | {name: Seen.of(name, size, by) for name, (size, by) in more.items()}
         return made
 
     def get(self, name: str) -> Seen:
@@ -345,10 +358,4 @@ class Dimensions:
 
 def sizes_of(signature: Signature) -> tuple[str, ...]:
     """The dimensions of the inputs: what a call may pass by name."""
-    return names_of(replace(signature, outputs=()))
-
-
-def names_of(signature: Signature) -> tuple[str, ...]:
-    """Every dimension of a signature, once, in order; axes of ranks left out."""
-    found = (d for s in signature.shapes for a in s.axes for d in dims_of(a.size))
-    return tuple(dict.fromkeys(d for d in found if d not in signature.axes))
+    return replace(signature, outputs=()).dims

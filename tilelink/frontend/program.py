@@ -6,17 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError, with_article
-from tilelink.frontend.binding import (
-    Dimensions,
-    Given,
-    Ranks,
-    Slot,
-    align,
-    given_tensor,
-    names_of,
-    unknown_keyword,
-    wrong_count,
-)
+from tilelink.frontend.binding import Dimensions, Given, Ranks, align, given_tensor, unknown_keyword, wrong_count
 from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
@@ -27,7 +17,7 @@ from tilelink.ir import Shown
 from tilelink.ir.program import Constant, TileProgram
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Signature
-from tilelink.ir.wiring import Binding, Step, ViewAxis
+from tilelink.ir.wiring import Binding, Step
 
 Plain = bool | int | float | str
 
@@ -119,7 +109,7 @@ class Program(Shown):
             if record.origin == "declared" and record.uses == 1:
                 # What `symmetric` declares is called as its first user calls it.
                 record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
-            view = tuple(_view(record, slot, tables, dimensions) for slot in slots[param.name])
+            view = tuple(dimensions.view(record, slot, tables) for slot in slots[param.name])
             bindings.append(Binding(param.name, record.key, view))
         shipped = run.shipped.get(path, placement)
         step = Step(path, program, tuple(bindings), tuple(constants.items()), loc or NOWHERE, shipped, axis or "")
@@ -162,19 +152,6 @@ def program(
 
 
 # --------------------------------------------------------------------------------------------------------------------- calls
-def _view(record: Record, slot: Slot, tables: Mapping[str, Record], dimensions: Dimensions) -> ViewAxis:
-    """An axis of a parameter over its tensor. `tables`: the tensors of the other parameters."""
-    declared = slot.declared
-    if slot.at is None:
-        return ViewAxis(slot.dim, None, False, True, RANK_AXIS)
-    split = None if declared is None else declared.split
-    if split is not None and split in tables:
-        split = tables[split].key
-    # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
-    local = dimensions.is_local(declared, record.axes[slot.at])
-    return ViewAxis(slot.dim, slot.at, local, declared is not None and declared.unit, split)
-
-
 def _axis_of(run: Trace, program: TileProgram, given: Sequence[Given], over: str | None, loc: Loc | None) -> str | None:
     """The axis of ranks that `R` of the program is in this use: the only one, the one that is named, or the one over which
     the tensors are split that it takes as split. None: it speaks of no ranks. TL213: there is no telling."""
@@ -222,7 +199,7 @@ def _keywords(
     sizes: dict[str, int] = {}
     constants: dict[str, Plain] = {}
     named: dict[str, object] = {}
-    kinds, dims = {c.name: c for c in program.constants}, names_of(program.signature)
+    kinds, dims = {c.name: c for c in program.constants}, program.signature.dims
     outputs = [p.name for p in program.params if p.role == "out"]
     for key, value in kwargs.items():
         if key in kinds:

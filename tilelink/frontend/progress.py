@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.frontend.binding import Dimensions, Ranks, Seen
+from tilelink.frontend.binding import Dimensions, Ranks
 from tilelink.frontend.grammar import parse_owner, parse_shape
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.source import call_site
@@ -160,9 +160,9 @@ def symmetric(
     if parsed.rest is not None:
         why = "a declared tensor has no other tensor to take them from"
         raise TilelinkError("TL205", f"`...` in `{shape}`", loc=loc, why=why, hint="write all axes")
-    more = {} if like is None else {a.name: Seen.of(a.name, a.size, "`like`") for a in like.axes}
-    more |= {name: Seen.of(name, size, f"`{name}={int(size)}`") for name, size in sizes.items()}
-    dimensions = run.frame.dimensions.extended({n: s for n, s in more.items() if n not in ranks})
+    more = {} if like is None else {a.name: (a.size, "`like`") for a in like.axes}
+    more |= {name: (size, f"`{name}={int(size)}`") for name, size in sizes.items()}
+    dimensions = run.frame.dimensions.extended({n: given for n, given in more.items() if n not in ranks})
     known = [n for n in dimensions.seen if n not in ranks]
     for axis in parsed.axes:
         for name in dims_of(axis.size):

@@ -8,7 +8,6 @@ from operator import index
 from typing import NoReturn
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.binding import names_of
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Sum, dims_of, evaluated
 
@@ -85,7 +84,7 @@ def bind_sizes(
 
 
 def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
-    known = names_of(signature)
+    known = signature.dims
     if name not in known:
         hint = meant(name, known, f"its sizes are {', '.join(known)}", "`{}=`")
         why = f"the signature is `{signature}`"

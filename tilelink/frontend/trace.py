@@ -10,18 +10,7 @@ from inspect import signature as parameters_of
 from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.binding import (
-    Dimensions,
-    Given,
-    Ranks,
-    Seen,
-    Slot,
-    check_keywords,
-    given_tensor,
-    names_of,
-    sizes_of,
-    wrong_count,
-)
+from tilelink.frontend.binding import Dimensions, Given, Ranks, check_keywords, given_tensor, sizes_of, wrong_count
 from tilelink.frontend.outside import Found, found_by
 from tilelink.frontend.progress import NOWHERE, Frame, Trace, called_in
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
@@ -136,7 +125,7 @@ def _arguments(
 ) -> list[Given]:
     """An operator's arguments, in its own sizes."""
     user, loc, ranks = dimensions.user, dimensions.loc, dimensions.ranks.sizes
-    own = dimensions.extended({n: Seen.of(n, Extent(int(size), Sym(n)), "") for n, size in sizes.items()})
+    own = dimensions.extended({n: (Extent(int(size), Sym(n)), "") for n, size in sizes.items()})
     own.rest = _rest(sizes)
     given = [
         Given(n, s, Record((), d, "argument", n, n, f"`{n}`", s.contract, None, loc))
@@ -230,10 +219,10 @@ def inline(
     run.shipped = under(prefix, shipped) | run.shipped
     given = [given_tensor(name, n, s, a, site) for n, s, a in zip(names, signature.inputs, args, strict=True)]
     constants = {k: v for k, v in kwargs.items() if k not in ("name", "over")}
-    sizes = {k: constants.pop(k) for k in [*constants] if k in names_of(signature)}
+    sizes = {k: constants.pop(k) for k in [*constants] if k in signature.dims}
     dimensions = Dimensions(name, signature, _ranks_of(run, name, signature, kwargs.get("over"), site), site)
     slots = dimensions.take(given, sizes)
-    tensors = [_relabelled(dimensions, one, slots[one.param]) for one in given]
+    tensors = [dimensions.relabelled(one.record, slots[one.param]) for one in given]
     with run.inside(Frame(prefix, dimensions, signature.dtype([a.dtype for a in args]) or "f32")):
         returned = fn(*tensors, **constants)
         run.found += found_by(fn)
@@ -255,18 +244,6 @@ def _ranks_of(run: Trace, name: str, signature: Signature, over: object, loc: Lo
     why = f"its own are {' and '.join(signature.axes)}, those here are {' and '.join(outer)}"
     hint = f'say it: `{name}(..., over="{next(iter(outer))}")`, or give the axes the same names'
     raise TilelinkError("TL213", f"which axes of ranks those of `{name}` are", loc=loc, why=why, hint=hint)
-
-
-def _relabelled(dimensions: Dimensions, given: Given, slots: tuple[Slot, ...]) -> SymbolicTensor:
-    """The same tensor with the names and sizes that the inlined operator sees: of a split axis that it takes as whole,
-    this rank's part."""
-    axes = list(given.record.axes)
-    for slot in slots:
-        if slot.at is not None:
-            axis = axes[slot.at]
-            size = dimensions.part(axis) if dimensions.is_local(slot.declared, axis) else axis.size
-            axes[slot.at] = replace(axis, name=slot.dim, size=size)
-    return SymbolicTensor(given.record, tuple(axes))
 
 
 # ----------------------------------------------------------------------------------------------- the frozen form of a trace

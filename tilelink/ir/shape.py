@@ -162,6 +162,12 @@ class Signature:
     def shapes(self) -> tuple[Shape, ...]:
         return self.inputs + self.outputs
 
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Every dimension, once, in order; axes of ranks left out."""
+        found = (d for s in self.shapes for a in s.axes for d in dims_of(a.size))
+        return tuple(dict.fromkeys(d for d in found if d not in self.axes))
+
     def dtype(self, given: Sequence[str]) -> str | None:
         """Of what names no dtype, by the dtypes of the inputs: that of the first that names none either, else of the first."""
         free = (d for shape, d in zip(self.inputs, given, strict=False) if shape.dtype is None)
