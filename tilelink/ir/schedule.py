@@ -179,12 +179,9 @@ class Shaped:
 @dataclass(frozen=True, slots=True)
 class ByRuns:
     """A library function that computes a tile from runs of an axis that the tile does not have: the keys of attention, the
-    depth of a product.
-
-    `function(*inputs, at=…, **constants)` gives what one run contributes, in whatever form; `merge(parts, out=…)` makes
-    the tile of what all its runs gave, in the order in which they were taken. `refuses`: called like the function, with
-    `Shaped` for tensors: why the function cannot run so on a GPU, empty where it can.
-    """
+    depth of a product. `function(*inputs, at=…, **constants)` gives what one run contributes, in whatever form; `merge(parts,
+    out=…)` makes the tile of what all its runs gave, in the order in which they were taken. `refuses`: called like the
+    function, with `Shaped` for tensors: why the function cannot run so on a GPU, empty where it can."""
 
     function: Callable[..., Any]
     merge: Callable[..., None]
