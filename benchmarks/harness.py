@@ -7,7 +7,6 @@ made, and at which commit.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import platform
 import statistics
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import triton
 
 import tilelink
 from tilelink.bench import commit, file_name
@@ -44,8 +44,8 @@ def parser(description: str | None, out: Path | None = None) -> argparse.Argumen
 
 def about(**more: Any) -> dict[str, Any]:
     """What a result says of where it comes from: `more`, such as the GPU, versions, and the commit."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "triton")}
-    return {**more, **versions, "python": platform.python_version(), "commit": commit()}
+    versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
+    return {**more, **versions, "commit": commit()}
 
 
 def processor() -> str:
@@ -56,15 +56,18 @@ def processor() -> str:
 
 
 def save(path: Path, said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Write a result, its folder made if need be. What it quotes of this repository's files is named from the root.
+    """Write a result, its folder made if need be: the old file or the new one, whenever one looks. What it quotes of this
+    repository's files is named from the root.
 
     Args:
         said: its `about`.
         found: its other keys.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"about": said, **found}, indent=1)
-    path.write_text(text.replace(f"{ROOT}/", "") + "\n")
+    text = json.dumps({"about": said, **found}, indent=1, ensure_ascii=False)
+    new = path.with_suffix(".new")
+    new.write_text(text.replace(f"{ROOT}/", "") + "\n")
+    new.replace(path)
 
 
 def write(

@@ -32,6 +32,7 @@ from tilelink.mapping.lower import lower
 from tilelink.pipeline.choosing import estimated, inestimable
 
 OUT = RESULTS / "cost-agreement-h200.json"
+SCHEDULES = "schedules-h200-2"
 H200 = Device("NVIDIA H200", 132, capability=90)
 
 
@@ -50,16 +51,19 @@ def planned(operator: Operator, sizes: dict[str, int], ranks: int) -> Plan:
     return case.compiled(Topology(ranks, "peer", device=H200)).plan
 
 
-def measured_rows() -> Iterator[tuple[str, dict[str, Any], Operator]]:
+def benched() -> Iterator[tuple[str, dict[str, Any], Operator | None]]:
+    """Of `tilelink bench` on H200s: the file, a row, and the operator of the library that can be planned at its sizes, if any."""
     for path in sorted([*RESULTS.glob("sweep-*-h200-*.json"), *RESULTS.glob("bench-*-h200-*.json")]):
         for row in json.loads(path.read_text())["rows"]:
             operator = getattr(ops, row["operator"], None)
-            if operator is not None and {*names_of(operator)} <= {*row["sizes"]}:
-                yield path.stem, row, operator
+            fits = operator is not None and {*names_of(operator)} <= {*row["sizes"]}
+            yield path.stem, row, operator if fits else None
 
 
 def form_rows(model: Model) -> Iterator[dict[str, Any]]:
-    for name, row, operator in measured_rows():
+    for name, row, operator in benched():
+        if operator is None:
+            continue
         plan = planned(operator, row["sizes"], row["ranks"])
         unfused, found = model.unfused(plan, operator), model.forms(plan)
         tiles = {s.path: [g.tile for g in s.grid] for s in plan.steps if has_dot(s.step.program)}
@@ -113,15 +117,24 @@ def placed(operator: str, said: str) -> Operator | None:
     return ops.gemm_rs.schedule(scatter=scatter, reduce=reduce[parts[1]], matmul=matmul)
 
 
+def searched() -> Iterator[tuple[dict[str, Any], Operator, dict[str, int], int]]:
+    """Of a search on H200s: rows that are ours, the operator as it was scheduled, its sizes, and how many ranks there were."""
+    recorded = json.loads((RESULTS / f"{SCHEDULES}.json").read_text())
+    ranks: int = recorded["about"]["ranks"]
+    for row in recorded["rows"]:
+        operator = placed(row["operator"], row["schedule"])
+        if operator is not None:
+            depth = row["K"] * (ranks if row["operator"] == "gemm_rs" else 1)
+            yield row, operator, {"M": row["M"], "N": row["N"], "K": depth}, ranks
+
+
 def ranked(model: Model) -> Iterator[dict[str, Any]]:
     found: dict[tuple[Any, ...], list[tuple[str, float, float]]] = {}
-    for row in json.loads((RESULTS / "schedules-h200-2.json").read_text())["rows"]:
-        operator = placed(row["operator"], row["schedule"])
-        if operator is None or "ms" not in row:
+    for row, operator, sizes, ranks in searched():
+        if "ms" not in row:
             continue
-        depth = row["K"] * (row["ranks"] if row["operator"] == "gemm_rs" else 1)
         try:
-            plan = planned(operator, {"M": row["M"], "N": row["N"], "K": depth}, row["ranks"])
+            plan = planned(operator, sizes, ranks)
         except TilelinkError:
             continue
         key = (row["operator"], row["M"], row["K"], row["N"])

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, about, parser, save
-from benchmarks.model.agreement import placed, spearman
+from benchmarks.model.agreement import SCHEDULES, benched, searched, spearman
 from tilelink import Operator, TilelinkError, ops, sms
 from tilelink.cost import H200, Machine, bound, predict
 from tilelink.cost.model import Clock
@@ -32,7 +32,6 @@ from tilelink.mapping.lower import lower
 from tilelink.proof.table import Table
 
 OUT = RESULTS / "model-fidelity-h200.json"
-SCHEDULES = "schedules-h200-2"
 FITTED = (
     "tile_fixed", "tile_small", "tile_depth", "tall", "tile_latency", "link", "push", "pull", "few_warps", "copy",
     "doorbell", "launch", "remote_signal", "worker_memory", "tile_flops",
@@ -86,20 +85,12 @@ def shape_of(sizes: Mapping[str, int]) -> str:
 # ---------------------------------------------------------------------------------------------------------------- runs
 def runs() -> Iterator[Run | Declined]:
     yield from _searched()
-    for path in sorted([*RESULTS.glob("sweep-*-h200-*.json"), *RESULTS.glob("bench-*-h200-*.json")]):
-        for row in json.loads(path.read_text())["rows"]:
-            yield _defaults(path.stem, row)
+    for file, row, operator in benched():
+        yield _defaults(file, row, operator)
 
 
 def _searched() -> Iterator[Run | Declined]:
-    recorded = json.loads((RESULTS / f"{SCHEDULES}.json").read_text())
-    ranks = recorded["about"]["ranks"]
-    for row in recorded["rows"]:
-        depth = row["K"] * (ranks if row["operator"] == "gemm_rs" else 1)
-        sizes = {"M": row["M"], "N": row["N"], "K": depth}
-        operator = placed(row["operator"], row["schedule"])
-        if operator is None:
-            continue  # cuBLAS
+    for row, operator, sizes, ranks in searched():
         why = row.get("refused")
         try:
             plan = planned(operator, sizes, ranks)
@@ -111,7 +102,7 @@ def _searched() -> Iterator[Run | Declined]:
             yield Run(SCHEDULES, row["operator"], shape_of(sizes), ranks, row["schedule"], 1e3 * row["ms"], plan)
 
 
-def _defaults(file: str, row: dict[str, Any]) -> Run | Declined:
+def _defaults(file: str, row: dict[str, Any], operator: Operator | None) -> Run | Declined:
     """Of a row whose operator ran its unfused form, the tile programs are among the others."""
     name, sizes, shape = row["operator"], row["sizes"], shape_of(row["sizes"])
     plain = row["schedule"].startswith("unfused")
@@ -120,8 +111,7 @@ def _defaults(file: str, row: dict[str, Any]) -> Run | Declined:
     )
     if found is None or not found["ms"]:
         return Declined(file, name, shape, "its tile programs were not measured")
-    operator = getattr(ops, name, None)
-    if operator is None or not {*names_of(operator)} <= {*sizes}:
+    if operator is None:
         return Declined(
             file, name, shape, "it is not a single operator of tilelink.ops, or has sizes that only its inputs tell"
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, about, parser, save
-from benchmarks.model.agreement import H200, placed
+from benchmarks.model.agreement import H200, searched
 from tilelink import Operator
 from tilelink.cost import H200 as MACHINE
 from tilelink.explore.cases import Case
@@ -50,11 +50,9 @@ class Recorded(Candidates):
 def shapes() -> dict[tuple[str, int, int, int, int], list[tuple[Operator, str, float]]]:
     """By operator, M, N, K and ranks: the operator as it was scheduled, what the file calls that, and microseconds."""
     found: dict[tuple[str, int, int, int, int], list[tuple[Operator, str, float]]] = {}
-    for row in json.loads((RESULTS / "schedules-h200-2.json").read_text())["rows"]:
-        operator = placed(row["operator"], row["schedule"])
-        if operator is not None and "ms" in row:
-            depth = row["K"] * (row["ranks"] if row["operator"] == "gemm_rs" else 1)
-            key = (row["operator"], row["M"], row["N"], depth, row["ranks"])
+    for row, operator, sizes, ranks in searched():
+        if "ms" in row:
+            key = (row["operator"], sizes["M"], sizes["N"], sizes["K"], ranks)
             found.setdefault(key, []).append((operator, row["schedule"], 1e3 * row["ms"]))
     return found
 

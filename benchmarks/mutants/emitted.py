@@ -8,7 +8,6 @@ expected or added, the rank that is told, a scope, a release, a fence, an edge o
 
 from __future__ import annotations
 
-import argparse
 import ast
 import hashlib
 import json
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.harness import ROOT, parser
 from benchmarks.mutants.edits import Running, running
 from benchmarks.mutants.mappings import DEVICE, RANKS, TILE, Mapping, mappings, operators
 from benchmarks.mutants.mappings import _layout as layout
@@ -36,7 +36,7 @@ from tilelink.validation.running import Run
 
 CALLS = 3
 """One more than there are slots."""
-RESULTS = Path(__file__).parents[1] / "results" / "mutants-emitted-cpu.json"
+RESULTS = ROOT / "benchmarks" / "results" / "mutants-emitted-cpu.json"
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
 SIGNALS = ("signal_op", "signal_all", "local_add", "local_set", "count", "ring_doorbell", "is_last")
 FENCES = ("async_store_quiet", "async_load_fence")
@@ -360,13 +360,12 @@ def judged(placed: Placed, number: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operators", default="", help="of the library, with commas between; none: all")
-    parser.add_argument("--placements", type=int, default=1, help="of each operator")
-    parser.add_argument("--each", type=int, default=10**6, help="changes of each kind of a placed operator")
-    parser.add_argument("--again", action="store_true", help="only those of the file that events do not show")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    args = parser.parse_args()
+    given = parser(__doc__, RESULTS)
+    given.add_argument("--operators", default="", help="of the library, with commas between; none: all")
+    given.add_argument("--placements", type=int, default=1, help="of each operator")
+    given.add_argument("--each", type=int, default=10**6, help="changes of each kind of a placed operator")
+    given.add_argument("--again", action="store_true", help="only those of the file that events do not show")
+    args = given.parse_args()
     rows = read(args.out) if args.again else []
     begin = time.monotonic()
     for name in args.operators.split(",") if args.operators else list(operators()):

@@ -8,7 +8,6 @@ others, which the checker follows from one to the next and the proof does not.
 from __future__ import annotations
 
 import json
-import platform
 import random
 from collections import Counter
 from pathlib import Path
@@ -17,14 +16,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from benchmarks.harness import RESULTS, about, save
 from benchmarks.mutants.lowered import mutants
 from benchmarks.mutants.lowered_table import representative, verdict_on
-from tilelink.bench.running import commit
 from tilelink.ir.certificate import certificate
 from tilelink.proof.check import check
 from tools.check_certificate import judge
 
-OUT = Path(__file__).parents[1] / "results" / "mutants-lowered-cpu.json"
+OUT = RESULTS / "mutants-lowered-cpu.json"
 
 
 def main(
@@ -44,17 +43,9 @@ def main(
             says = verdict.error.message if verdict.error is not None else wrong[0]
             row = {"operator": op, "schedule": placed, "kind": kind, "where": where, "proof": proof, "says": says}
             rows.append(row if wrong else {**row, "accepted as": verdict_on(plan, mutant)})
-    about = {
-        "commit": commit(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "mutants": len(every),
-        "asked": sum(found.values()),
-        "seed": seed,
-        "judged differently": len(rows),
-        "proof and checker": dict(sorted(found.items())),
-    }
-    out.write_text(json.dumps({"about": about, "rows": rows}, indent=1, ensure_ascii=False) + "\n")
+    counts = {"mutants": len(every), "asked": sum(found.values()), "seed": seed, "judged differently": len(rows)}
+    said = about(numpy=np.__version__, **counts, **{"proof and checker": dict(sorted(found.items()))})
+    save(out, said, {"rows": rows})
 
 
 if __name__ == "__main__":

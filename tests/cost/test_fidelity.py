@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import ROOT
-from benchmarks.model import fidelity
+from benchmarks.model import agreement, fidelity
 from tilelink import TilelinkError
 from tilelink.bench.calibration import Figure, calibrate, file_of, line
 from tilelink.cost import H200, predict
@@ -33,7 +33,7 @@ def test_the_model_still_predicts_what_is_recorded() -> None:
     for row in RECORDED["rows"]:
         if (row["operator"], row["shape"], row["schedule"]) in wanted:
             sizes = {name: int(size) for name, size in (pair.split("=") for pair in row["shape"].split())}
-            operator = fidelity.placed(row["operator"], row["schedule"])
+            operator = agreement.placed(row["operator"], row["schedule"])
             assert operator is not None
             us = predict(lower(fidelity.planned(operator, sizes, row["ranks"]))).us
             assert us == pytest.approx(row["predicted_us"], abs=0.06)

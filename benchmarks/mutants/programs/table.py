@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.harness import save
 from benchmarks.mutants.programs.judging import VERDICTS, Row
 from benchmarks.mutants.table import versions
 
@@ -67,8 +67,7 @@ def spread(rows: Sequence[Row]) -> list[Row]:
 
 def write(path: Path, rows: Sequence[Row], missing: int) -> None:
     """What the rows sum up to, and those that should not be. `missing`: rows and simulations still to be made."""
-    about = {
-        "about": versions(),
+    found = {
         "operators": len({r.operator for r in rows}),
         "placed operators": len({(r.operator, r.schedule) for r in rows}),
         "missing": missing,
@@ -79,9 +78,7 @@ def write(path: Path, rows: Sequence[Row], missing: int) -> None:
         },
         "wrong": [asdict(r) for r in rows if r.verdict in WRONG],
     }
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    os.replace(new, path)
+    save(path, versions(), found)
 
 
 def sums(rows: Iterable[Row]) -> dict[str, object]:
