@@ -278,19 +278,21 @@ def _check_dtypes(of: Declared, tensors: Sequence[torch.Tensor]) -> None:
 
 def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:
     """What a plan may know of the tensor's memory."""
-    unit = next((a for a in reversed(range(t.dim())) if t.stride(a) == 1), None)
-    item = t.element_size()
-    # A descriptor names the stride of an axis of one position too, and torch puts anything there.
-    others = [t.stride(a) for a in range(t.dim()) if a != unit]
-    aligned = t.data_ptr() % 16 == 0 and all(s * item % 16 == 0 for s in others)
-    return Layout(unit, aligned, t.is_contiguous(), symmetric and t.is_contiguous())
+    unit, apart = _laid(t.stride(), t.element_size())
+    return Layout(unit, apart and t.data_ptr() % 16 == 0, t.is_contiguous(), symmetric and t.is_contiguous())
 
 
 def contiguous(shape: Sequence[int], item: int) -> Layout:
     """Of a contiguous tensor whose elements of `item` bytes begin at a multiple of 16 bytes."""
     strides = [math.prod(max(n, 1) for n in shape[a + 1 :]) for a in range(len(shape))]
-    unit = next((a for a in reversed(range(len(shape))) if strides[a] == 1), None)
-    return Layout(unit, all(s * item % 16 == 0 for a, s in enumerate(strides) if a != unit), True)
+    return Layout(*_laid(strides, item), True)
+
+
+def _laid(strides: Sequence[int], item: int) -> tuple[int | None, bool]:
+    """The axis whose elements lie side by side, and whether along others they lie multiples of 16 bytes apart."""
+    unit = next((a for a in reversed(range(len(strides))) if strides[a] == 1), None)
+    # A descriptor names the stride of an axis of one position too, and torch puts anything there.
+    return unit, all(s * item % 16 == 0 for a, s in enumerate(strides) if a != unit)
 
 
 def check_devices(of: Declared, tensors: Sequence[torch.Tensor], on_gpu: bool) -> None:

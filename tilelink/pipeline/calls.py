@@ -218,12 +218,13 @@ class Calls:
                 why = "it has no reference" if self.reference is None else "its libraries need GPUs"
                 raise TilelinkError("TL229", f"`{name}` has no unfused form here", loc=loc, why=why)
             return self.reference
-        ragged = undivided(self.compiler.signature, bound, self.uneven, unknown=0)
+        sizes = dict(bound.sizes)
+        ragged = [dim for dim in undivided(self.compiler.signature, bound, self.uneven) if dim in sizes]
         if self.reference is not None and not ragged:
             return self.reference
         why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
         if self.reference is not None:
-            shown = ", ".join(f"{dim}={dict(bound.sizes)[dim]}" for dim in ragged)
+            shown = ", ".join(f"{dim}={sizes[dim]}" for dim in ragged)
             why = f"its reference takes parts of one size, and {backend.ranks} ranks do not divide {shown}"
             hint = f"give its reference the parameter `{ragged[0]}`"
         raise TilelinkError(

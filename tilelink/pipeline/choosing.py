@@ -110,13 +110,12 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
 
 def even(signature: Signature, bound: Bound, uneven: frozenset[str] = frozenset()) -> bool:
     """Whether all ranks hold parts of one size, which is what libraries know, along all dimensions but `uneven`."""
-    return not undivided(signature, bound, uneven, unknown=1)
+    return not undivided(signature, bound, uneven)
 
 
-def undivided(signature: Signature, bound: Bound, uneven: frozenset[str], *, unknown: int) -> list[str]:
-    """Dimensions, but for `uneven` ones, of which the ranks do not hold parts of one size; `unknown`: the size of those that
-    the arguments do not tell."""
+def undivided(signature: Signature, bound: Bound, uneven: frozenset[str]) -> list[str]:
+    """Dimensions, but for `uneven` ones, of which the ranks do not hold parts of one size, or nobody knows."""
     sizes = dict(bound.sizes)
     split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and not a.own_slice]
     names = {a.name: bound.topology.size(a.split or "") for a in split if a.name not in uneven}
-    return [name for name, ranks in names.items() if sizes.get(name, unknown) % ranks]
+    return [name for name, ranks in names.items() if sizes.get(name, 1) % ranks]
