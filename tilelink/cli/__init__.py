@@ -181,8 +181,7 @@ def verify(
         _say(console, "picture", str(written(picture, case.operator.name, counterexample_svg(verdict.counterexample))))
     if verdict.error is not None:
         print(verdict.error, file=sys.stderr)
-    refused = "refused" if verdict.error is not None else "not verified"
-    _say(console, "verdict", "proved" if verdict.ok else refused)
+    _say(console, "verdict", verdict.said)
     validation = case.validation(topology) if emitted and verdict.ok else None
     if validation is not None:
         print(validation)

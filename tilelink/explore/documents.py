@@ -78,7 +78,7 @@ def verdict_document(verdict: Verdict, validation: Validation | None) -> Documen
     error = verdict.error or (validation.error if validation is not None else None)
     return {
         "ok": verdict.ok and (validation is None or validation.ok),
-        "verdict": "proved" if verdict.ok else "not verified" if verdict.error is None else "refused",
+        "verdict": verdict.said,
         "proofs": [asdict(proof) for proof in verdict.proofs],
         "assumed": list(verdict.assumed),
         "emitted": None if validation is None else validation.ok,

@@ -152,12 +152,11 @@ def _means(found: list[Total]) -> list[float]:
 
 def verdict_sheets(verdict: Verdict) -> tuple[Sheet, ...]:
     """What was proved and how long it took, what the proof takes on trust, an interleaving that goes wrong."""
-    refused = verdict.error is not None
     rows = tuple((p.rule, p.text, f"{p.ms:.1f}") for p in verdict.proofs)
-    found = [Sheet("Proof" if verdict.ok else "Refused" if refused else "Not verified", ("rule", "shown", "ms"), rows)]
+    found = [Sheet("Proof" if verdict.ok else verdict.said.capitalize(), ("rule", "shown", "ms"), rows)]
     if verdict.assumed:
         rows = tuple((a.removeprefix("assumed for "),) for a in verdict.assumed)
-        found.append(Sheet("Assumed of data" if verdict.ok or refused else "Why", ("",), rows))
+        found.append(Sheet("Why" if verdict.said == "not verified" else "Assumed of data", ("",), rows))
     wrong = verdict.counterexample
     if wrong is not None:
         title = "A circle of waits" if wrong.kind == "deadlock" else "What can happen"

@@ -59,10 +59,15 @@ class Verdict(Shown):
     counterexample: Counterexample | None = None
     assumed: tuple[str, ...] = ()
 
+    @property
+    def said(self) -> str:
+        """`proved`, `refused` or `not verified`."""
+        return "proved" if self.ok else "refused" if self.error is not None else "not verified"
+
     def __str__(self) -> str:
         """What was shown, rule by rule, and what was assumed; else the diagnostic, and the interleaving that goes wrong."""
         width = max((len(p.rule) for p in self.proofs), default=0)
-        lines = ["proved" if self.ok else "refused" if self.error is not None else "not verified"]
+        lines = [self.said]
         lines += [f"    {p.rule.ljust(width)}  {p.text}" for p in self.proofs]
         lines += [f"    {said}" for said in self.assumed]
         lines += [str(self.error)] if self.error is not None else []

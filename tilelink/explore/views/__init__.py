@@ -71,8 +71,7 @@ def parts_of(shown: object) -> Markup:
 
 def verdict_view(verdict: Verdict) -> Markup:
     """What was shown; of what is refused the diagnostic, and a drawing of what can go wrong."""
-    said = "proved" if verdict.ok else "refused" if verdict.error is not None else "not verified"
-    head = tag("p", said, class_=f"verdict {said.split()[0]}")
+    head = tag("p", verdict.said, class_=f"verdict {verdict.said.split()[0]}")
     wrong = None if verdict.error is None else diagnostic(verdict.error)
     drawn = None if verdict.counterexample is None else counterexample_svg(verdict.counterexample)
     return text(head, wrong, drawn, *(sheet_table(sheet) for sheet in verdict_sheets(verdict) if sheet.rows))
