@@ -147,7 +147,7 @@ def _of_library(value: object) -> bool:
 def _read(function: FunctionType, own: object) -> Iterator[Found]:
     """`own`: of a method, its object."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for code in _codes(function.__code__):
+    for code in codes(function.__code__):
         base: object = GONE
         for line in dis.get_instructions(code):
             if line.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"):
@@ -165,11 +165,12 @@ def _read(function: FunctionType, own: object) -> Iterator[Found]:
                 yield found
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of functions inside it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _codes(inner)
+            yield from codes(inner)
 
 
 def _attribute(of: object, name: str) -> Found | None:

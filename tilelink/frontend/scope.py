@@ -90,7 +90,11 @@ class Scope:
             return None
         base = self.look_up(node.value, locals_)
         if isinstance(base, Language):
-            return self._of_language(base, node.attr)
+            if base.path == "tl" and node.attr in self._vocabulary:
+                return Primitive(node.attr)
+            if base.path == "triton":
+                return Language("tl" if node.attr == "language" else f"triton.{node.attr}")
+            return Language(f"{base.path}.{node.attr}", _exists(base.path, node.attr))
         if isinstance(base, Opaque) and isinstance(base.object, (ModuleType, type)):
             space = vars(base.object) if isinstance(base.object, ModuleType) else base.object
             return self._noted(Found.at(space, node.attr), ast.unparse(node).replace(".", "_"))
@@ -112,13 +116,6 @@ class Scope:
         if name in BUILTINS:
             return Builtin(name)
         return Opaque(getattr(builtins, name)) if hasattr(builtins, name) else None
-
-    def _of_language(self, base: Language, attribute: str) -> Reference:
-        if base.path == "tl" and attribute in self._vocabulary:
-            return Primitive(attribute)
-        if base.path == "triton":
-            return Language("tl") if attribute == "language" else Language(f"triton.{attribute}")
-        return Language(f"{base.path}.{attribute}", _exists(base.path, attribute))
 
     def _classify(self, name: str, found: Any) -> Reference:
         if isinstance(found, ModuleType):

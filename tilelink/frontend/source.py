@@ -16,6 +16,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, NoReturn, Protocol
 
 from tilelink.errors import Loc, Note, TilelinkError, whole_line
+from tilelink.frontend.outside import codes
 
 
 class Function(Protocol):
@@ -125,11 +126,7 @@ def _is_imported(fn: Function, text: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _compiled(text: str, file: str) -> tuple[CodeType, ...]:
-    found, ahead = list[CodeType](), [compile(text, file, "exec", dont_inherit=True)]
-    while ahead:
-        inner = [c for c in ahead.pop().co_consts if isinstance(c, CodeType)]
-        found, ahead = found + inner, ahead + inner
-    return tuple(found)
+    return tuple(codes(compile(text, file, "exec", dont_inherit=True)))
 
 
 _OF_CODE = ("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_firstlineno")
