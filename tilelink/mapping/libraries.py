@@ -45,7 +45,13 @@ def _against(step: Step, wiring: Wiring, placement: Library) -> Iterator[str]:
         if any(a.split != a.over for a in tensor.axes):
             yield f"`{b.param}` is split at run time, and views are cut before"
     yield from (f"it walks `{v.dim}` one at a time" for v in view if v.unit)
-    yield from _of_runs(step, wiring) if placement.runs else _of_body(step)
+    if placement.runs:
+        yield from _of_runs(step, wiring)
+    for op in walk(program.body) if not placement.runs else ():
+        if isinstance(op, (P.If, P.Loop)):
+            yield "it branches or loops, and a function takes each tile whole"
+        if isinstance(op, P.Tiles) and op.limited:
+            yield "it walks a part of an axis, and the function gets all of it"
     loops = _loops(program)
     for op in walk(program.body):
         if isinstance(op, (P.Load, P.Store, P.Wait, P.Notify)) and not all(
@@ -84,14 +90,6 @@ def _against(step: Step, wiring: Wiring, placement: Library) -> Iterator[str]:
             f"the function gets all of `{loose}`, which is no axis of what it makes, unless it says how to merge what parts "
             "give (tilelink.by_panels)"
         )
-
-
-def _of_body(step: Step) -> Iterator[str]:
-    for op in walk(step.program.body):
-        if isinstance(op, (P.If, P.Loop)):
-            yield "it branches or loops, and a function takes each tile whole"
-        if isinstance(op, P.Tiles) and op.limited:
-            yield "it walks a part of an axis, and the function gets all of it"
 
 
 def _of_runs(step: Step, wiring: Wiring) -> Iterator[str]:

@@ -38,7 +38,15 @@ def matched(plan: Plan) -> tuple[tuple[Signal, ...], tuple[Channel, ...]]:
             continue
         channel = channels[matching.tensor.name]
         to = _addressee(matching, s, op, heard, channel)
-        _check_mode(op, to, s)
+        if op.mode is not None and (op.mode == "broadcast") != (to == "all"):
+            told = "every rank" if to == "all" else "one rank"
+            raise TilelinkError(
+                "TL302",
+                f'mode="{op.mode}" is asserted, and this notify is heard by {told}',
+                loc=op.loc,
+                why=f"as scheduled, the tiles of `{op.param}` that `{s.path}` completes are waited for by {told}",
+                hint="take the mode out, or place the step so that it holds",
+            )
         signals.append(Signal(s.path, op, "notify", channel=channel.name, to=to))
     return tuple(signals), tuple(channels.values())
 
@@ -92,16 +100,3 @@ def _addressee(found: Matching, s: StepPlan, op: Notify, heard: list[Match], cha
         index = indexed(s.step, op.param, op.index)
         named = any(found.tensor.names_holder(v) and isinstance(e, (OfTile, At)) for v, e in index)
     return "owner" if named else "all"
-
-
-def _check_mode(op: Notify, to: str, s: StepPlan) -> None:
-    broadcast = to == "all"
-    if op.mode is not None and (op.mode == "broadcast") != broadcast:
-        heard = "every rank" if broadcast else "one rank"
-        raise TilelinkError(
-            "TL302",
-            f'mode="{op.mode}" is asserted, and this notify is heard by {heard}',
-            loc=op.loc,
-            why=f"as scheduled, the tiles of `{op.param}` that `{s.path}` completes are waited for by {heard}",
-            hint="take the mode out, or place the step so that it holds",
-        )

@@ -129,7 +129,7 @@ class Call:
             )
         body = under(frame.tests, body)
         # Of a run-time split any one tile stands for all: its index counts for nothing. Its table is read before the first tile.
-        names = dict.fromkeys(g.table for g in (*step.grid, *step.loops) if g.table is not None)
+        names = dict.fromkeys(g.table for g in step.grid if g.table is not None)
         tables = tuple(op for name in names for op in frame.whole(name))
         one: dict[str, F.Like] = {f"{name}_tiles": F.of(1) for name in names}
         order = tuple((n, F.substitute(v, one)) for n, v in step.order)
