@@ -65,7 +65,7 @@ def setting(plan: Plan, turned: Mapping[str, int]) -> Setting:
 
     entries: dict[str, Placement] = {}
     for step in plan.steps:
-        now = placement_of(step.step, plan.wiring, plan.topology, plan.schedule, dict(plan.sizes))
+        now = placement_of(step.step, plan)
         kinds = _kinds(plan, step, now)
         if not kinds:
             continue

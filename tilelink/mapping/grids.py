@@ -8,7 +8,7 @@ from typing import TypeAlias
 from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, extent, part
-from tilelink.ir.plan import StepPlan
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Library, Sms
 from tilelink.ir.shape import ranks_along
@@ -17,9 +17,9 @@ from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, ring_of
 
 
-def standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[str, F.Number]) -> StepPlan:
+def standing(plan: Plan, p: Placed, forced: frozenset[int]) -> StepPlan:
     """The plan of a step with workers (or a stream) of its own."""
-    placement = p.placement
+    wiring, placement, env = plan.wiring, p.placement, plan.env(0)
     assert isinstance(placement, (Sms, CopyEngine, Library))
     domain, push = (p.step.program.domain, None) if p.step.moves is None else directed(wiring, p)
     cuts = p.step.program.signature.global_dims()

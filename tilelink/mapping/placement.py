@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilelink.cost.machine import DEPTH, LARGE, Tile
@@ -10,9 +9,9 @@ from tilelink.cost.tiles import Matmul
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import extent, part
+from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, TileProgram, Tiles, has_dot, tile_names, walk
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, as_simulated, counted
-from tilelink.ir.topology import Topology, env_of
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Sms, as_simulated, counted
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called
 
@@ -31,15 +30,15 @@ class Placed:
         return {dim: size for dim, size in tile if size != PART}
 
 
-def place(wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> tuple[Placed, ...]:
+def place(plan: Plan) -> tuple[Placed, ...]:
     """Every step with its placement."""
     found: list[Placed] = []
-    for s in wiring.steps:
-        placement = placement_of(s, wiring, topology, schedule, sizes)
+    for s in plan.wiring.steps:
+        placement = placement_of(s, plan)
         if isinstance(placement, (CopyEngine, Library)) and not placement.order:
             # A stream without an order of its own goes along the ring.
-            others = "ring+1" if _moves_what_is_made(s, wiring) else "ring"
-            order = _ring(s, wiring) if isinstance(placement, Library) else others
+            others = "ring+1" if _moves_what_is_made(s, plan.wiring) else "ring"
+            order = _ring(s, plan.wiring) if isinstance(placement, Library) else others
             placement = replace(placement, order=(order,))
         found.append(Placed(s, placement))
     return tuple(found)
@@ -54,17 +53,17 @@ def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple
     return replace(wiring, steps=tuple(p.step for p in found)), found
 
 
-def placement_of(
-    step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
-) -> Placement:
+def placement_of(step: Step, plan: Plan) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
-    found = schedule.get(step.path) or step.shipped or _default(step, wiring, topology, schedule, sizes)
-    return counted(as_simulated(found) if topology.backend == "simulated" else found, topology.device.sms)
+    found = plan.schedule.get(step.path) or step.shipped or _default(step, plan)
+    simulated = plan.topology.backend == "simulated"
+    return counted(as_simulated(found) if simulated else found, plan.topology.device.sms)
 
 
-def _default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> Placement:
+def _default(step: Step, plan: Plan) -> Placement:
     """What a step gets without an entry in the schedule: copy programs copy engines where there are any, matmuls large tiles, or
     smaller ones that fill the last wave better."""
+    wiring, topology = plan.wiring, plan.topology
     program = step.program
     if program.copy_program is not None:
         # A result is no memory that peers reach: whoever returns it fetches it.
@@ -75,7 +74,7 @@ def _default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule,
         # Nor can anybody pull what a step makes that goes along another axis of ranks.
         along_another = any(s.axis != step.axis and step.moved_from in s.writes for s in wiring.steps)
         away = topology.axis(step.axis).reach == "network" or along_another
-        away = away or (not result and _made_by_others(step, wiring, topology, schedule, sizes))
+        away = away or (not result and _made_by_others(step, plan))
         push = True if away else False if result else None
         # The first dimension is tiled that is neither walked singly nor part of `...`.
         first = [a.name for a in program.param(program.domain).shape.axes if not a.unit][:1]
@@ -87,7 +86,7 @@ def _default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule,
         tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
         return Sms(tile=_named(program, tile), order=("row",))
     small = topology.backend == "simulated"
-    chosen = LARGE if small else _tile(step, wiring, topology, dims, inner, sizes)
+    chosen = LARGE if small else _tile(step, plan, dims, inner)
     rows, columns = (64, 64) if small else (chosen.rows, chosen.columns)
     tile = dict.fromkeys(dims[:-1], rows) | dict.fromkeys(dims[-1:], columns) | dict.fromkeys(inner, DEPTH)
     ring = _ring(step, wiring)
@@ -103,11 +102,9 @@ def _named(program: TileProgram, tile: dict[str, int]) -> tuple[tuple[str, int],
     return tuple((dim, length) for dim, length in tile.items() if dim not in whole)
 
 
-def _tile(
-    step: Step, wiring: Wiring, topology: Topology, dims: list[str], inner: list[str], sizes: Mapping[str, int]
-) -> Tile:
+def _tile(step: Step, plan: Plan, dims: list[str], inner: list[str]) -> Tile:
     """The tile of a matmul: the large one, unless it is a plain product whose sizes are better off with another."""
-    env = env_of(sizes, topology, 0)
+    wiring, topology, env = plan.wiring, plan.topology, plan.env(0)
     extents = {
         v.dim: int(F.evaluate(extent(wiring.tensor(b.tensor), v, step.axis), env))
         for b in step.bindings
@@ -154,11 +151,9 @@ def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
     return step.moved_from is not None and wiring.tensor(step.moved_from).origin != "argument"
 
 
-def _made_by_others(
-    step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
-) -> bool:
+def _made_by_others(step: Step, plan: Plan) -> bool:
     """Whether ranks write to one another what a copy program takes, and not parts of it: nobody could pull it."""
-    source = step.moved_from
+    source, wiring = step.moved_from, plan.wiring
     assert source is not None
     if any(a.over == step.axis and not a.own_slice for a in wiring.tensor(source).axes):
         return False
@@ -166,7 +161,7 @@ def _made_by_others(
         if source not in s.writes:
             continue
         if s.program.copy_program is not None:
-            pushed = directed(wiring, Placed(s, placement_of(s, wiring, topology, schedule, sizes)))[1]
+            pushed = directed(wiring, Placed(s, placement_of(s, plan)))[1]
         else:
             stores = (op for op in walk(s.program.body) if isinstance(op, Store) and op.to == "holders")
             pushed = source in (s.binding(op.param).tensor for op in stores)

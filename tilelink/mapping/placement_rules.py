@@ -5,8 +5,7 @@ from __future__ import annotations
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, walk
-from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
-from tilelink.ir.topology import Topology
+from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.libraries import unsuitable
 from tilelink.mapping.orders import parse, words
@@ -14,12 +13,13 @@ from tilelink.mapping.placement import Placed, converts, hosts
 from tilelink.mapping.signal_matching import crosses, reads_remote
 
 
-def check_schedule(wiring: Wiring, schedule: Schedule) -> None:
+def check_schedule(plan: Plan) -> None:
     """It speaks of what there is.
 
     Raises:
         TilelinkError: TL311 the schedule names no step of the operator, TL320 less than one of something.
     """
+    wiring, schedule = plan.wiring, plan.schedule
     steps, tensors = [s.path for s in wiring.steps], [t.name for t in wiring.tensors]
     unknown = [(path, "places", "step", steps) for path, _ in schedule.entries if path not in steps]
     unknown += [(name, "gives flags to", "tensor", tensors) for name, _ in schedule.channels if name not in tensors]
@@ -36,7 +36,7 @@ def check_schedule(wiring: Wiring, schedule: Schedule) -> None:
         _at_least_one(f"flags of `{name}` for", span, "elements", wiring.loc)
 
 
-def check_placements(wiring: Wiring, placed: tuple[Placed, ...], topology: Topology) -> None:
+def check_placements(plan: Plan, placed: tuple[Placed, ...]) -> None:
     """Each step can be placed so.
 
     Raises:
@@ -48,23 +48,23 @@ def check_placements(wiring: Wiring, placed: tuple[Placed, ...], topology: Topol
         if isinstance(placement, CopyEngine) and copy_program is None:
             why = "a copy engine only moves: a program that also computes is no copy program"
             raise _refuse(p, why, "place it on SMs, or split the copy program into a program of its own")
-        if isinstance(placement, CopyEngine) and converts(p.step, wiring):
+        if isinstance(placement, CopyEngine) and converts(p.step, plan.wiring):
             why = "a copy engine moves bytes as they are, and it moves between two dtypes"
             raise _refuse(p, why, "place it on SMs")
         if isinstance(placement, (Sms, Fused)) and copy_program is not None and copy_program.pinned:
             why = "the `rank_*` primitives pin a program to a copy engine"
             raise _refuse(p, why, "use tilelink.copy_engine(…)")
         if isinstance(placement, Library):
-            reason = unsuitable(p.step, wiring, placement)
+            reason = unsuitable(p.step, plan.wiring, placement)
             if reason is not None:
                 raise _refuse(p, reason, "place it on SMs")
         if isinstance(placement, Fused):
-            _check_fused(p, placement, placed, wiring)
+            _check_fused(p, placement, placed, plan.wiring)
             continue
         _check_numbers(p)
         parse(words(placement.order), p.step.loc)
         if isinstance(placement, Sms):
-            _check_sms(p, placement, placed, wiring, topology)
+            _check_sms(p, placement, placed, plan)
         _check_tiles(p)
 
 
@@ -107,14 +107,14 @@ def _check_fused(p: Placed, placement: Fused, placed: tuple[Placed, ...], wiring
         raise _refuse(p, "programs that are fused into one another have no workers", "place one of them on SMs")
 
 
-def _check_sms(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: Wiring, topology: Topology) -> None:
-    copies, count, sms = p.step.moves is not None, placement.count, topology.device.sms
+def _check_sms(p: Placed, placement: Sms, placed: tuple[Placed, ...], plan: Plan) -> None:
+    copies, count, sms = p.step.moves is not None, placement.count, plan.topology.device.sms
     if placement.push is not None and not copies:
         raise _refuse(p, "only a copy program has a direction", "leave `push` out")
     if placement.joins is not None:
         paths = [q.step.path for q in placed]
         if placement.joins not in paths:
-            raise _no_step(f"`{p.step.path}` is to join `{placement.joins}`", wiring)
+            raise _no_step(f"`{p.step.path}` is to join `{placement.joins}`", plan.wiring)
         at = paths.index(placement.joins)
         host = placed[at]
         if copies or count is not None or placement.own_kernel:
@@ -124,7 +124,7 @@ def _check_sms(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: Wi
             why = f"`{placement.joins}` has no kernel that others take turns in"
             raise _refuse(p, why, "join a computing step on all SMs")
         made = {t for q in placed[at + 1 : paths.index(p.step.path)] if _leads(q) for t in q.step.makes}
-        if at > paths.index(p.step.path) or made & wiring.read_from(p.step):
+        if at > paths.index(p.step.path) or made & plan.wiring.read_from(p.step):
             why = f"it needs what is made after the kernel of `{placement.joins}` has begun"
             raise _refuse(p, why, "join a later step, or none")
     if count is not None and count > sms:

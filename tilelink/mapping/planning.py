@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tilelink.errors import TilelinkError
-from tilelink.ir import formula as F
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Layout, Plan, StepPlan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import rank_along, ranks_along
-from tilelink.ir.topology import Topology, env_of
+from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import protocols
 from tilelink.mapping.buffers import buffers_of, with_aliases
@@ -52,18 +51,13 @@ def make_plan(
                 why="results are fresh tensors, which the operator's tile programs write",
                 hint="return what a program returns",
             )
-    check_schedule(wiring, schedule)
-    placed = place(wiring, topology, schedule, sizes)
-    check_placements(wiring, placed, topology)
-    wiring, placed = as_called(wiring, placed)
-    steps = _steps(wiring, placed, env_of(sizes, topology, 0))
     plan = Plan(
         wiring=wiring,
         topology=topology,
         schedule=schedule,
         sizes=tuple(sizes.items()),
         layouts=tuple(layouts.items()),
-        steps=steps,
+        steps=(),
         buffers=(),
         channels=(),
         signals=(),
@@ -71,11 +65,17 @@ def make_plan(
         kernels=(),
         host=(),
     )
+    check_schedule(plan)
+    placed = place(plan)
+    check_placements(plan, placed)
+    wiring, placed = as_called(wiring, placed)
+    plan = replace(plan, wiring=wiring)
+    plan = replace(plan, steps=_steps(plan, placed))
     check_owners(plan)
     check_network(plan)
     plan = replace(plan, kernels=assign(plan))
     workers = {path: n for k in plan.kernels for path, n in k.roles}
-    plan = replace(plan, steps=tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in steps))
+    plan = replace(plan, steps=tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in plan.steps))
     signals, channels = matched(plan)
     plan = replace(plan, signals=signals, channels=channels)
     plan = replace(plan, steps=with_deferred(plan, placed))
@@ -122,18 +122,18 @@ def _check_names(wiring: Wiring) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------ steps
-def _steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.Number]) -> tuple[StepPlan, ...]:
-    """Every step with its grid and order; fused steps follow their host's. `env`: sizes, and how many ranks there are.
+def _steps(plan: Plan, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...]:
+    """Every step with its grid and order; fused steps follow their host's.
 
     Raises:
         TilelinkError: of what is fused, TL316 tiles that are not its host's, TL325 pieces of them, TL332 another axis of ranks.
     """
-    host_of = hosts(placed)
+    wiring, host_of = plan.wiring, hosts(placed)
     plans: dict[str, StepPlan] = {}
     for p in placed:
         if host_of[p.step.path] == p.step.path:
             followers = [q for q in placed if q.step.path != p.step.path and host_of[q.step.path] == p.step.path]
-            plans[p.step.path] = standing(wiring, p, frozenset(_cuts(wiring, placed, p, followers)), env)
+            plans[p.step.path] = standing(plan, p, frozenset(_cuts(wiring, placed, p, followers)))
     for p in placed:
         host = host_of[p.step.path]
         if host != p.step.path:

@@ -175,7 +175,7 @@ class Search:
 def complete(plan: Plan, schedule: Schedule) -> Schedule:
     """The schedule with a placement for every step, also for those that the planner places by itself and those that an
     inlined operator brings along."""
-    own = {s.path: placement_of(s.step, plan.wiring, plan.topology, schedule, dict(plan.sizes)) for s in plan.steps}
+    own = {s.path: placement_of(s.step, replace(plan, schedule=schedule)) for s in plan.steps}
     return replace(schedule.merged(own), unfused=False)
 
 

@@ -50,7 +50,7 @@ def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
 
 
 def _options(plan: Plan, step: StepPlan) -> list[Placement]:
-    own = placement_of(step.step, plan.wiring, plan.topology, plan.schedule, dict(plan.sizes))
+    own = placement_of(step.step, plan)
     if step.copies:
         return _made(plan, step) if makers(plan, step) else _given(plan, step)
     dims = [g.dim for g in step.grid if not g.unit]
