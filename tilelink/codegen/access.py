@@ -122,6 +122,11 @@ class Accessed:
         assert isinstance(op, Read | Write)
         return Accessed(op, tests)
 
+    def first(self, tensor: TensorDecl, v: ViewAxis) -> Formula:
+        """Where it begins along an axis of the memory."""
+        assert v.axis is not None
+        return self.op.box[stored_axis(tensor, v.axis)][0]
+
 
 def address_of(scope: Scope, pointer: str, op: Load | Store) -> tuple[str, str | None]:
     """Of what a statement loads or stores, in the memory at a pointer (`address`)."""
@@ -183,7 +188,7 @@ def _term(
     scope: Scope, tensor: TensorDecl, entry: tuple[ViewAxis, IndexEntry], axis: int, block: int | None, found: Accessed,
     memory: tuple[tuple[Formula, ...], int],
 ) -> Term:  # fmt: skip
-    (v, e), (extents, each), first = entry, memory, found.op.box[axis][0]
+    (v, e), (extents, each), first = entry, memory, found.first(tensor, entry[0])
     if each > 1 and axis == len(extents) - 1:
         # A lane for each word. Such a tile begins at a multiple of its length.
         assert isinstance(e, (OfTile, Whole))

@@ -9,7 +9,7 @@ from tilelink.codegen.access import padded
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import extent
 from tilelink.ir.program import At, Bounds, IndexEntry, Load, OfTile, Store, Tiles, Whole, has_dot, walk
@@ -29,16 +29,6 @@ class Tma:
     block: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Along:
-    """An access along a stored axis: from where on in memory, and the tests of the whole access."""
-
-    view: ViewAxis
-    entry: IndexEntry
-    first: Formula
-    tests: tuple[Formula, ...]
-
-
 def tma(scope: Scope, tensor: TensorDecl, op: Load | Store) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
@@ -52,21 +42,17 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store) -> Tma | None:
     if device.amd or device.capability < 90 or not has_dot(scope.step.step.program) or scope.is_ll(tensor.name):
         return None
     found, index = access.Accessed.of(scope.part.of(op)), scope.indexed(op)
-    stored = [
-        Along(v, e, found.op.box[access.stored_axis(tensor, v.axis)][0], found.tests)
-        for v, e in access.stored(tensor, index)
-        if v.axis is not None
-    ]
-    kinds = [type(along.entry) for along in stored]
+    stored = access.stored(tensor, index)
+    kinds = [type(e) for _, e in stored]
     if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
-        return _tile_of_two(scope, tensor, stored)
+        return _tile_of_two(scope, tensor, stored, found)
     if sorted(k.__name__ for k in kinds[:-1]) == ["At"] * (len(kinds) - 2) + ["OfTile"] and kinds[-1] is Whole:
-        return _rows_at(scope, tensor, stored)
+        return _rows_at(scope, tensor, stored, found)
     return None
 
 
-def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | None:
-    tiles = [scope.tiles[s.entry.var] for s in stored if isinstance(s.entry, OfTile)]
+def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: access.Entries, found: access.Accessed) -> Tma | None:
+    tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
     before = len(stored) - 2
     ragged = [a for a, t in enumerate(tiles, before) if not _ends_with_tensor(scope, t)]
     if ragged and (len(ragged) > 1 or not _of_equal_parts(scope, tiles[ragged[0] - before])):
@@ -79,7 +65,7 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma |
     block = (*(1 for _ in range(before)), *two)
     if not _fits(scope, tensor, order, block):
         return None
-    coordinates = [_coordinate(scope, tensor, stored[a]) for a in order]
+    coordinates = [_coordinate(scope, tensor, stored[a], found) for a in order]
     if not ragged:
         name = _descriptor(scope, tensor, order, block)
         return Tma(name, f"[{', '.join(coordinates)}]", transposed, two if before else None)
@@ -93,9 +79,9 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma |
     return Tma(name, f"[{', '.join([f'{position} // {part}', *coordinates])}]", transposed, two, block)
 
 
-def _rows_at(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | None:
+def _rows_at(scope: Scope, tensor: TensorDecl, stored: access.Entries, found: access.Accessed) -> Tma | None:
     block: list[int] = []
-    for v, e in ((along.view, along.entry) for along in stored):
+    for v, e in stored:
         if isinstance(e, OfTile):
             if not scope.tiles[e.var].whole:
                 return None
@@ -107,11 +93,11 @@ def _rows_at(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | Non
             block.append(padded(scope, tensor.axes[v.axis].size))
         else:
             block.append(1)
-    coordinates = [_coordinate(scope, tensor, along) for along in stored]
+    coordinates = [_coordinate(scope, tensor, entry, found) for entry in stored]
     order = tuple(range(len(block)))
     if _row_major(scope, tensor, len(block) - 1) is not False or not _fits(scope, tensor, order, tuple(block)):
         return None
-    shape = tuple(n for n, s in zip(block, stored, strict=True) if not isinstance(s.entry, At))
+    shape = tuple(n for n, (_, e) in zip(block, stored, strict=True) if not isinstance(e, At))
     return Tma(_descriptor(scope, tensor, order, tuple(block)), f"[{', '.join(coordinates)}]", False, shape)
 
 
@@ -135,18 +121,18 @@ def _descriptor(
     return scope.arg(Arg(name, "descriptor", tensor.name, block=block, axes=order, parts=parts))
 
 
-def _coordinate(scope: Scope, tensor: TensorDecl, along: Along) -> str:
+def _coordinate(scope: Scope, tensor: TensorDecl, entry: tuple[ViewAxis, IndexEntry], found: access.Accessed) -> str:
     """Where the access begins along an axis of the memory. What lies outside the axis stays there."""
-    v, e, known = along.view, along.entry, dict(scope.known)
+    (v, e), known = entry, dict(scope.known)
     place = scope.places.get(tensor.name)
     if isinstance(e, OfTile) and place is not None and place.axis == v.axis:
         return f"{scope.tiles[e.var].begin} - {place.first}"
     if isinstance(e, At):
         at = access.named(scope, e)
-        if not e.expr.positional and any(at in F.parts(t) for t in along.tests):
+        if not e.expr.positional and any(at in F.parts(t) for t in found.tests):
             most = scope.text(extent(tensor, v, scope.step.axis))
             scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({scope.expression(e.expr)}, -1)", most))
-    text, scope.known = scope.text(along.first), known
+    text, scope.known = scope.text(found.first(tensor, v)), known
     return text
 
 

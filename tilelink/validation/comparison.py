@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -194,16 +193,13 @@ class Comparison:
         said = {(s.name, s.rank) for tile in tiles[:1] for s in tile if s.kind == "read"}
         for e in head:
             if e.kind == "signal" and loop.by_data is not None:
-                self._for_none(facts, line, e)
+                added, by = facts.arrivals(e.rank, e.name, e.index), e.value - e.before
+                if by != added or e.rank != facts.rank:
+                    self._add(line, Found(f"adds {by} to flag {e.index} of `{e.name}`", f"{added} is added", e))
             elif e.kind in ("drain", "fence", "mark") or (e.kind == "read" and (e.name, e.rank) in said):
                 continue
             else:
                 self._add(line, Found(f"{e.kind}s `{e.name}` outside of any tile", "tiles do", e))
-
-    def _for_none(self, facts: Facts, line: Line, e: Event) -> None:
-        added = facts.arrivals(e.rank, e.name, e.index)
-        if e.value - e.before != added or e.rank != facts.rank:
-            self._add(line, Found(f"adds {e.value - e.before} to flag {e.index} of `{e.name}`", f"{added} is added", e))
 
     def _any(self, facts: Facts, line: Line, tiles: list[list[Said]], events: list[Event], known: set[Flag]) -> None:
         """A tile that data has placed: it is one of those that the plan says."""
@@ -267,10 +263,11 @@ class Comparison:
     # ------------------------------------------------------------------------------------------------------------ streams
     def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
         for stream, executors in {MAIN: [], **self._streams}.items():
-            said = [s for e, k in executors for i in range(len(e.loops)) for s in self._turns(e, i, k, facts.rank)]
+            loops = ((e, k, self.tiles(e, i, facts.rank)) for e, k in executors for i in range(len(e.loops)))
+            turns = (tile for e, k, tiles in loops for t, tile in enumerate(tiles) if t % e.workers == k)
             # What kernels of the call's entry and exit do is compared by itself.
-            said = [s for s in said if s.kind != "signal" or s.name not in STATES]
-            said = [replace(s, at=at) for at, s in enumerate(said)]
+            own = (s for tile in turns for s in tile if s.kind != "signal" or s.name not in STATES)
+            said = [replace(s, at=at) for at, s in enumerate(own)]
             there = stream + (stream != MAIN)  # side streams follow one that is nobody's
             mine = {line: es for line, es in lines.items() if line.stream == there and self._streams_own(line)}
             events = sorted((e for es in mine.values() for e in es), key=lambda e: e.at)
@@ -282,11 +279,6 @@ class Comparison:
     @staticmethod
     def _streams_own(line: Line) -> bool:
         return line.worker is None or line.kernel == AWAIT_FLAG
-
-    def _turns(self, executor: Executor, i: int, k: int, rank: int) -> Iterator[Said]:
-        for t, tile in enumerate(self.tiles(executor, i, rank)):
-            if t % executor.workers == k:
-                yield from tile
 
     # ------------------------------------------------------------------------------------------------------ begin and end
     def _begin_and_end(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
@@ -341,7 +333,8 @@ class Comparison:
             for rank in range(self.lowered.topology.ranks) if buffer.space != "argument" else ():
                 writes, reads = touched[buffer.name, rank, "write"], touched[buffer.name, rank, "read"]
                 size = 1 + max((int(e.index.max()) for _, e in (*writes, *reads)), default=0)
-                often = np.zeros(max(size, self._size(buffer, rank)), np.int64)
+                there = math.prod(number(e, self.lowered.env(rank)) for e in buffer.extents)
+                often = np.zeros(max(size, there), np.int64)
                 for _, e in writes:
                     often[np.unique(e.index)] += 1
                 for line, e in (x for x in reads if not often[x[1].index].all()):
@@ -365,10 +358,6 @@ class Comparison:
         ops = (op for e in self.lowered.executors for loop in e.loops for op in walk(loop.body))
         writes = (op.target if isinstance(op, Copy) else op for op in ops)
         return frozenset(op.buffer for op in writes if isinstance(op, Write) and op.by_data is not None)
-
-    def _size(self, buffer: Buffer, rank: int) -> int:
-        env = self.lowered.env(rank)
-        return math.prod(number(e, env) for e in buffer.extents)
 
     def _fences(self, line: Line, events: list[Event]) -> None:
         """Bulk stores have ended when something is signalled, and bulk loads see what an await before them has made readable."""
@@ -398,6 +387,7 @@ class Comparison:
     def _left_behind(self) -> None:
         """What calls keep to themselves, as the next call would find it."""
         calls, slots = self.run.calls, self.lowered.slots
+        counted = {f.name: f.count for f in self.lowered.flags if f.style == "count"}
         for rank, space in enumerate(self.run.spaces):
             if space is None:
                 continue
@@ -415,17 +405,14 @@ class Comparison:
                     or region.name.rpartition("/")[0].endswith(".work_indices")
                 ):
                     self._is(rank, f"`{region.name}` between calls", words, np.zeros(len(words), np.int64))
-                elif place.kind in ("flags", "expected") and self._counted(place.name):
-                    uses = len(range(place.slot or 0, calls, slots))
-                    count = [uses * self.arrivals(rank, place.name, k) for k in range(self._count(rank, place.name))]
+                elif place.kind in ("flags", "expected") and place.name in counted:
+                    uses, many = (
+                        len(range(place.slot or 0, calls, slots)),
+                        number(counted[place.name], self.lowered.env(rank)),
+                    )
+                    count = [uses * self.arrivals(rank, place.name, k) for k in range(many)]
                     what = "signalled" if place.kind == "flags" else "expected"
                     self._is(rank, f"what is {what} of `{place.name}`", words, np.array(count, np.int64))
-
-    def _counted(self, flags: str) -> bool:
-        return any(f.name == flags and f.style == "count" for f in self.lowered.flags)
-
-    def _count(self, rank: int, flags: str) -> int:
-        return number(self.lowered.flag(flags).count, self.lowered.env(rank))
 
     def _is(self, rank: int, what: str, words: Any, expected: Any) -> None:
         wrong = np.flatnonzero(words[: len(expected)] != expected)
