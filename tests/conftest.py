@@ -1,6 +1,6 @@
 """The same cases in every run, so that what lands does not hang on luck; `make fuzz` looks at others.
 
-Without `--all`, products of parameters are thinned out: see `selection.py`.
+Without `--all`, products of parameters are thinned out, and what is drawn is less: see `selection.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from hypothesis import HealthCheck, settings
 from tests.selection import thinned
 
 # How long it takes to make a case is the machine's matter.
-settings.register_profile(
-    "the same cases", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+for name, examples in (("the same cases", 40), ("more of them", 100)):
+    settings.register_profile(
+        name, max_examples=examples, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 settings.load_profile("the same cases")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="whole products of parameters, not a covering selection")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        settings.load_profile("more of them")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

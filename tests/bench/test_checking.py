@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tilelink.bench.checking import apart, errors_of
 from tilelink.bench.contest import OURS, Contest, Place, Turns
 from tilelink.errors import TilelinkError
@@ -19,8 +20,8 @@ X = torch.tensor([1.0, 2.0])
 TABLE = torch.tensor([0, 1], dtype=torch.int32)
 
 
-@pytest.mark.parametrize(
-    ("got", "error"),
+@table(
+    "got, error",
     [
         ([X, TABLE], 0.0),
         ([X, TABLE.long()], 0.0),

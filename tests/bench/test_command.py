@@ -13,7 +13,7 @@ import pytest
 from benchmarks import render
 from tests.cli import commands
 from tests.cli.commands import alone
-from tests.selection import sampled
+from tests.selection import sampled, table
 from tilelink.bench import SUBJECTS, sweep
 
 __all__ = ["alone"]  # in force here, too
@@ -137,7 +137,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
+@table("arguments", REFUSED, ids=" ".join)
 def test_refusals(arguments: tuple[str, ...]) -> None:
     assert commands.command(*arguments, code=1).output == dedent(REFUSED[arguments]).lstrip("\n")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.selection import table
 from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, TRITON, UNFUSED, Place, Roles
 from tilelink.bench.report import save
 from tilelink.bench.rows import Found, Row, Setting, row_of
@@ -43,7 +44,7 @@ def row(measured: dict[str, Times], error: float | None = 0.0) -> Row:
     return row_of("op", "case", {"M": 1}, SETTING, found)
 
 
-@pytest.mark.parametrize(("shared", "gpu"), [(False, "NVIDIA H200"), (True, "NVIDIA H200, shared")])
+@table("shared, gpu", [(False, "NVIDIA H200"), (True, "NVIDIA H200, shared")])
 def test_rows_say_that_ranks_share_gpus(shared: bool, gpu: str) -> None:
     topology = Topology(4, "peer", device=Device("NVIDIA H200"), shared=shared)
     backend: Any = SimpleNamespace(ranks=4, topology=topology)
@@ -79,7 +80,7 @@ def test_what_ours_lacks_is_not_made_up() -> None:
     assert (found.ms_ours, found.efficiency, found.ratio, found.right) == (None, None, None, False)
 
 
-@pytest.mark.parametrize(("error", "right"), [(0.01, True), (0.5, False), (float("nan"), False)])
+@table("error, right", [(0.01, True), (0.5, False), (float("nan"), False)])
 def test_a_wrong_result_is_no_good_result(error: float, right: bool) -> None:
     assert row(MEASURED, error).right is right
 

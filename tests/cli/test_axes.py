@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.cli.commands import alone, command
+from tests.selection import table, thorough
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_ranks, ranks_text
 from tilelink.explore.naming import operator_named
@@ -34,7 +35,7 @@ def test_every_command_that_takes_ranks_takes_axes() -> None:
     command("tune", *GATHER[:3], "--ranks", "NODE=1,GPU=2", "--budget", "0")
 
 
-@pytest.mark.parametrize("ranks", ["DP=1,TP=1", "DP=2,TP=1", "DP=1,TP=3", "DP=2,TP=2"])
+@pytest.mark.parametrize("ranks", ["DP=1,TP=1", "DP=2,TP=2", thorough("DP=2,TP=1"), thorough("DP=1,TP=3")])
 def test_products_are_compared_along_axes(ranks: str) -> None:
     printed = command("run", LINEAR, "--shape", RAGGED, "--ranks", ranks, "--calls", "2").output
     error = next(line for line in printed.splitlines() if line.strip().startswith("error"))
@@ -64,14 +65,14 @@ def test_a_run_comes_again_with_its_axes() -> None:
     assert "6 ranks along NODE=2,GPU=3" in command("replay", made.token, "--file", LEVELS.partition(":")[0]).output
 
 
-@pytest.mark.parametrize("ranks", ["4", "NODE=4", "GPU=2,NODE=2"])
+@table("ranks", ["4", "NODE=4", "GPU=2,NODE=2"])
 def test_ranks_with_other_axes(ranks: str) -> None:
     said = command("plan", *GATHER[:4], ranks, code=1).output.splitlines()
     assert said[0] == "TL704: the ranks of `all_gather` lie along NODE and GPU"
     assert said[-1] == "  do:  say how many lie along each: --ranks NODE=2,GPU=2"
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "x", "2.0", "NODE=", "NODE=2;GPU=2", "NODE=2,NODE=2"])
+@table("text", ["", "0", "-1", "x", "2.0", "NODE=", "NODE=2;GPU=2", "NODE=2,NODE=2"])
 def test_ranks_that_do_not_read(text: str) -> None:
     with pytest.raises(TilelinkError, match=r"^TL713: ranks that do not read\n"):
         parse_ranks(text)

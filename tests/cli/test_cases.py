@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tilelink import ops
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_sizes
@@ -20,7 +21,7 @@ def test_sizes_read_both_ways() -> None:
     assert parse_sizes("M=10,N=6,K=8") == SIZES
 
 
-@pytest.mark.parametrize("text", ["", "10x6", "10x6x8x1", "axbxc", "M=10;N=6", "M=", "M=-1", "10 x 6 x 8", "M=1,M=1"])
+@table("text", ["", "10x6", "10x6x8x1", "axbxc", "M=10;N=6", "M=", "M=-1", "10 x 6 x 8", "M=1,M=1"])
 def test_other_shapes_are_refused(text: str) -> None:
     with pytest.raises(TilelinkError, match=r"^TL702"):
         parse_sizes(text)

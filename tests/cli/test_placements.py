@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilelink
+from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.explore.placements import parse_placement, parse_placements
 from tilelink.ir.schedule import Placement
@@ -12,8 +13,8 @@ from tilelink.ir.schedule import Placement
 RUNS = tilelink.library("tilelink.libraries.attention", T="T/R")
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "placement"),
+@table(
+    "text, path, placement",
     [
         ("gather=copy_engine(M=128,push=True)", "gather", tilelink.copy_engine(M=128, push=True)),
         ("gather = tilelink.sms(4, M=64)", "gather", tilelink.sms(4, M=64)),
@@ -39,8 +40,8 @@ def test_a_placement_is_what_the_same_python_makes(text: str, path: str, placeme
     assert parse_placement(text) == (path, placement)
 
 
-@pytest.mark.parametrize(
-    ("text", "marked", "why"),
+@table(
+    "text, marked, why",
     [
         ("gather", "gather", "no step is named"),
         ("=sms()", "=sms()", "no step is named"),

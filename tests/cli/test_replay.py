@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tilelink
 from tests.cli.commands import alone, command
 from tests.cli.test_running import doubled
+from tests.selection import cases, table
 from tests.simulated.breaking import Break, breaking, dropped
 from tilelink import ops
 from tilelink.errors import TilelinkError
@@ -59,7 +60,7 @@ def test_any_other_text_is_refused(text: str) -> None:
         Recipe.parse(text)
 
 
-@pytest.mark.parametrize(
+@table(
     "placement",
     [
         tilelink.sms(),
@@ -197,8 +198,8 @@ def refusal(token: str) -> str:
     return said.output
 
 
-@pytest.mark.parametrize(
-    ("token", "text"),
+@table(
+    "token, text",
     [
         ("run1-" + "A" * 2_900_000, "TL715.*\n.*\n.*\n.*\n.*\n  why: it has 2,900,005 characters"),
         (packed(b" " * 5_000_000), "TL715.*\n.*\n.*\n.*\n.*\n  why: it unpacks to more than 65,536 characters"),
@@ -260,7 +261,7 @@ HOSTILE: dict[str, st.SearchStrategy[Any]] = {
 }  # fmt: skip
 
 
-@settings(max_examples=100)
+@cases(75)
 @given(st.sampled_from(sorted(HOSTILE)).flatmap(lambda name: st.tuples(st.just(name), HOSTILE[name])))
 def test_no_token_runs_what_is_not_asked_for(hostile: tuple[str, Any]) -> None:
     """One part of a good token is not good; the folder has a module that would leave a trace."""
@@ -289,9 +290,7 @@ def test_a_token_says_what_is_too_much() -> None:
     assert "do:  it may name tilelink.libraries.attention, torch.mm" in named
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"), [("ag_moe_outer", "T=1000,H=1,k=1001,N=1,experts=4"), ("ag_attention", "S=8,h=1,g=2,D=16")]
-)
+@table("name, sizes", [("ag_moe_outer", "T=1000,H=1,k=1001,N=1,experts=4"), ("ag_attention", "S=8,h=1,g=2,D=16")])
 def test_sizes_that_an_operator_derives_count_too_and_so_does_what_its_body_says(name: str, sizes: str) -> None:
     said = refusal(packed({"operator": name, "sizes": sizes, "ranks": "2"}))
     assert said.startswith(

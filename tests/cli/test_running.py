@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import tilelink
 import tilelink.language as tl
+from tests.selection import table
 from tilelink import ops
 from tilelink.explore.cases import Case
 from tilelink.explore.comparison import PLAIN, PRODUCT, against
@@ -48,7 +49,7 @@ def test_a_wrong_result_is_seen() -> None:
     assert not outcome.within(CASE.tolerance)
 
 
-@pytest.mark.parametrize(("errors", "worst"), [((), 0.0), ((0.1, 0.3, 0.2), 0.3)])
+@table("errors, worst", [((), 0.0), ((0.1, 0.3, 0.2), 0.3)])
 def test_the_worst_rank_decides(errors: tuple[float, ...], worst: float) -> None:
     assert Outcome(errors, 1.0).worst == worst
 
@@ -76,8 +77,8 @@ def test_a_wrong_sum_is_seen() -> None:
     assert run_case(replace(SUM, operator=doubled_sum)).worst == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "there"),
+@table(
+    "name, sizes, there",
     [("ag_attention", {"S": 6, "h": 2, "g": 2, "D": 16}, True), ("ag_attention", {"S": 7, "h": 2, "g": 2, "D": 16}, False),
      ("all_reduce", {"M": 7, "N": 3}, True), ("reduce_scatter", {"M": 7, "N": 3}, False)],
 )  # fmt: skip

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.codegen.emitting import text
+from tests.selection import table
 from tilelink.codegen.syntax import check_text
 from tilelink.errors import TilelinkError
 
@@ -38,7 +37,7 @@ def test_what_is_emitted_passes() -> None:
         assert_refused(source + "X = 1\n")
 
 
-@pytest.mark.parametrize(
+@table(
     "line",
     [
         "__import__('os').system('true')",
@@ -64,7 +63,7 @@ def test_what_no_kernel_contains(line: str) -> None:
     assert_refused(KERNEL + line + "\n")
 
 
-@pytest.mark.parametrize(
+@table(
     "line",
     [
         "import os",

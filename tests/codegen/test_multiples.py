@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import plan_of
+from tests.selection import table
 from tilelink import sms
 from tilelink.pipeline.compiled import emitted
 
@@ -24,7 +23,7 @@ def double(x: Any) -> Any:
     return doubled(x)
 
 
-@pytest.mark.parametrize(("columns", "said"), [(512, True), (496, True), (488, False), (500, False)])
+@table("columns, said", [(512, True), (496, True), (488, False), (500, False)])
 def test_also_where_the_last_rank_holds_nothing(columns: int, said: bool) -> None:
     """Of 488 columns on 32 ranks, 16 each, the last but one has 8 and the last has none."""
     plan = plan_of(double, 32, {"M": 16, "N": columns}, doubled=sms(M=16, N=16))

@@ -13,7 +13,7 @@ import torch
 
 from tests.compiled import hazards
 from tests.compiled.checking import RANKS, assert_compiles, emitted
-from tests.compiled.compiling import EACH_TARGET, TARGETS, functions, texts
+from tests.compiled.compiling import EACH_VENDOR, TARGETS, functions, texts
 from tests.operators import loops, raw, splits
 from tests.operators import test_copy_programs as copy_programs
 from tests.operators.placements import Placed, placements
@@ -83,7 +83,7 @@ def test_blocks_that_are_too_long_for_descriptors(k: int, wide: list[str]) -> No
     assert sorted({a.of for d in source.kernels for a in d.args if a.kind == "descriptor"}) == wide
 
 
-@pytest.mark.parametrize("target", EACH_TARGET)
+@pytest.mark.parametrize("target", EACH_VENDOR)
 def test_a_wait_in_a_loop_of_products(target: str) -> None:
     """Runs: the poll stands in a loop over flags, and the pipelined loop inside it loads nothing of the next flag."""
     operator = loops.gradient.schedule(
@@ -98,7 +98,7 @@ def test_a_wait_in_a_loop_of_products(target: str) -> None:
     assert any(hazards.POLL.search(lines[i]) for i in words)
 
 
-@pytest.mark.parametrize("target", EACH_TARGET)
+@pytest.mark.parametrize("target", EACH_VENDOR)
 def test_raw_pointers(target: str) -> None:
     """The token of a wait stands between the poll and what is loaded through it."""
     operator = raw.gather_with(raw.exchange)
@@ -113,7 +113,7 @@ def test_raw_pointers(target: str) -> None:
     assert max(polls) < max(tokens) < max(loads)
 
 
-@pytest.mark.parametrize("target", EACH_TARGET)
+@pytest.mark.parametrize("target", EACH_VENDOR)
 def test_what_stays_on_its_rank(target: str) -> None:
     """A copy of plain memory, of a part that is shorter than others."""
     operator = copy_programs.kept_and_doubled.schedule(keep=sms(2))
@@ -122,7 +122,7 @@ def test_what_stays_on_its_rank(target: str) -> None:
     assert_compiles(plan, source, target, pipelined=False)
 
 
-@pytest.mark.parametrize("target", EACH_TARGET)
+@pytest.mark.parametrize("target", EACH_VENDOR)
 def test_tiles_that_the_device_counts(target: str) -> None:
     operator = splits.route.schedule(scaled=sms(P=32, N=32, H=32, order="column"), picked=sms(2, T=32, N=32))
     x, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cost.test_model import lowered
+from tests.selection import table
 from tilelink import TilelinkError, ops
 from tilelink.cost import H200, MACHINES, Machine, predict
 from tilelink.cost.machine import FIGURES, parse
@@ -15,7 +16,7 @@ from tilelink.cost.machine import FIGURES, parse
 OWN = 'name = "mine"\nlike = "8xH200"\n[figures]\nlink = [1.0e5, "the manual"]\n'
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@table("name", MACHINES)
 def test_every_figure_of_a_machine_has_a_source(name: str) -> None:
     machine = Machine.load(name)
     assert machine.name == name
@@ -44,8 +45,8 @@ def test_figures_of_a_file_of_ones_own_are_taken_and_others_are_assumed(tmp_path
     assert predict(lowered(ops.ag_gemm), machine).us > predict(lowered(ops.ag_gemm)).us
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@table(
+    "text, said",
     [
         ("name = ", "is no TOML"),
         (OWN + "lnik = [1.0, 'x']\n", "says `lnik`, which no machine has"),
@@ -62,7 +63,7 @@ def test_a_file_that_describes_no_machine_is_refused(text: str, said: str) -> No
     assert said in found.value.message
 
 
-@pytest.mark.parametrize("name", ["8xH300", "nowhere.toml"])
+@table("name", ["8xH300", "nowhere.toml"])
 def test_a_machine_that_there_is_not_is_refused(name: str) -> None:
     with pytest.raises(TilelinkError, match="TL731") as found:
         Machine.load(name)

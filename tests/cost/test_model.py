@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.model import agreement
 from tests.mapping.plans import form, forms
+from tests.selection import cases, table, thorough
 from tilelink import Operator, copy_engine, ops
 from tilelink.cost import H200, predict, unestimated, unfused
 from tilelink.cost.turns import take_turns
@@ -31,7 +31,7 @@ def lowered(operator: Operator, ranks: int = 4, sizes: dict[str, int] = MLP) -> 
     return lower(Case(operator, tuple(sizes.items()), ranks).compiled(Topology(ranks, "peer", device=GPU)).plan)
 
 
-@settings(max_examples=80, deadline=None)
+@cases(80)
 @given(st.integers(1, 3), st.integers(1, 5), st.integers(0, 17), st.integers(0, 2**32 - 1))
 def test_turns_are_those_of_a_scalar_clock(ranks: int, workers: int, tiles: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -48,8 +48,16 @@ def test_turns_are_those_of_a_scalar_clock(ranks: int, workers: int, tiles: int,
         assert through[rank].tolist() == clock
 
 
-@pytest.mark.parametrize("name", sorted(forms()))
-@pytest.mark.parametrize("ranks", [1, 3])
+EACH_FORM = sorted(forms())
+
+
+@table(
+    "name, ranks",
+    [
+        *((name, (1, 3)[k % 2]) for k, name in enumerate(EACH_FORM)),
+        *(thorough(name, (3, 1)[k % 2]) for k, name in enumerate(EACH_FORM)),
+    ],
+)
 def test_every_form_ends(name: str, ranks: int) -> None:
     """Executors behind one another end behind one another, on ragged sizes too."""
     found = lower(form(name, ranks, {"M": 40 * ranks - 3, "K": 48, "N": 50}))
@@ -73,14 +81,14 @@ OTHERS: dict[str, dict[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@table("name", OTHERS)
 def test_what_waits_in_rings_or_depends_on_data_ends(name: str) -> None:
     """A call of one kernel tells before it waits; a ring of ranks is gone round tile by tile."""
     small = lowered(getattr(ops, name), sizes=OTHERS[name])
     assert 0 < predict(small).us < 1e4
 
 
-@pytest.mark.parametrize("operator", [ops.ag_gemm, ops.gemm_rs], ids=str)
+@table("operator", [ops.ag_gemm, ops.gemm_rs], ids=str)
 def test_nothing_gets_faster_on_a_slower_machine(operator: Operator) -> None:
     found = lowered(operator)
     before = predict(found).us

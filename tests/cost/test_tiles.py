@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.selection import cases, table
 from tilelink import Operator, ops
 from tilelink.cost import machine
 from tilelink.cost.machine import LARGE, Tile
@@ -21,7 +21,7 @@ PLAIN = replace(machine.H200, tile_small=1.0, tile_depth=0.0, link=1.0, peer_lin
 """A tile of an element takes a microsecond, and so does a byte."""
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 8), st.integers(1, 16))
 def test_what_waits_for_nobody_takes_as_many_waves_as_it_has(rows: int, columns: int, parts: int, sms: int) -> None:
     matmul = Matmul(rows, columns, 1, parts)
@@ -57,8 +57,8 @@ def test_parts_that_end_within_a_tile_have_tiles_of_their_own_unless_these_are_m
     assert Matmul(51, 1, 1, 3).part(tile) == 2  # 4 tiles rather than 6
 
 
-@pytest.mark.parametrize(
-    ("operator", "m", "ranks", "tile"),
+@table(
+    "operator, m, ranks, tile",
     [
         (ops.ag_gemm, 1024, 4, (64, 256)),
         (ops.ag_gemm, 2048, 4, (128, 256)),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import alone, command
+from tests.selection import table
 from tilelink.explore.live import Asked, Watched
 from tilelink.explore.model import Machine
 from tilelink.explore.serving import LONGEST, Server, serving
@@ -193,7 +194,7 @@ def test_a_request_without_a_host_is_refused(page: Page) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+@table("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
 def test_it_takes_nothing(page: Page, method: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", page.server.server_port, timeout=30)
     connection.request(method, "/view")

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.frontend.harness import message
+from tests.selection import table
 from tilelink.frontend import bind_sizes, parse_signature, ranks_here, trace
 from tilelink.ir.formula import evaluate
 from tilelink.ir.shape import Dim
@@ -51,8 +50,8 @@ def test_one_axis_is_r_whatever_it_is_called() -> None:
     assert replace(read, along=None) == parse_signature("M/R K, R/R K -> M")
 
 
-@pytest.mark.parametrize(
-    ("signature", "axes", "said"),
+@table(
+    "signature, axes, said",
     [
         ("M/DP K", "dp", "TL105: `dp` is no axis of ranks"),
         ("M/DP K", "DP DP", "TL105: `DP` twice"),
@@ -135,8 +134,8 @@ def test_ranks_are_those_of_the_axis_that_an_operator_knows_of() -> None:
     assert message(lambda: ranks_here()).splitlines()[0] == "TL211: ranks are counted outside an operator"
 
 
-@pytest.mark.parametrize(
-    ("signature", "body", "said"),
+@table(
+    "signature, body, said",
     [
         ("M K -> M K", lambda x: ranks_here(), "TL213: along which axis ranks are counted"),
         ("M K -> s M/DP K", lambda x: scatter(x), "TL213: which axis of ranks `R` of `scatter` is"),

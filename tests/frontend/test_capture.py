@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.frontend import operators as o
 from tests.frontend.ops import captured, lines, only, walk
+from tests.selection import table
 from tilelink.frontend import Program
 from tilelink.ir.program import (
     At,
@@ -177,8 +176,8 @@ def test_flash_evaluates_in_order() -> None:
     assert str(loop.stop) == "s_end if causal else T_size"
 
 
-@pytest.mark.parametrize(
-    ("program", "copy_program"),
+@table(
+    "program, copy_program",
     [
         (o.gather, CopyProgram("shard", "rows", pull=True)),
         (o.scatter, CopyProgram("src", "dst", pull=False)),
@@ -201,8 +200,8 @@ tl.producer_tile_notify(dst, tile)
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
+@table(
+    "old, new",
     [
         ("tl.consumer_tile_wait(src, tile)", "tl.consumer_tile_wait(src)"),
         ("tl.producer_tile_notify(dst, tile)", "tl.producer_tile_notify(src, tile)"),
@@ -223,8 +222,8 @@ def test_what_is_no_movement(old: str, new: str) -> None:
     assert captured("M/R K -> M K", "src, dst", MOVE.replace(old, new)).copy_program is None
 
 
-@pytest.mark.parametrize(
-    ("signature", "parameters", "body"),
+@table(
+    "signature, parameters, body",
     [
         ("M, M/R -> M", "other, src, dst", MOVE.replace("tl.tile_id(src)", "tl.tile_id(other)")),
         ("R/R -> R", "src, dst", MOVE.replace("tl.producer_tile_notify(dst, tile)", "tl.peer_tile_notify(dst, tile, tile)")),
@@ -246,7 +245,7 @@ def test_a_guarded_movement_is_a_program() -> None:
     ]
 
 
-@pytest.mark.parametrize("program", [v for v in vars(o).values() if isinstance(v, Program)], ids=lambda p: p.name)
+@table("program", [v for v in vars(o).values() if isinstance(v, Program)], ids=lambda p: p.name)
 def test_every_op_knows_its_line(program: Program) -> None:
     everything = list(walk(program.captured.body))
     assert len(everything) >= 4
@@ -352,8 +351,8 @@ def test_tiles_in_parts() -> None:
     assert (loop.start, loop.stop) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("limits", "start", "stop"),
+@table(
+    "limits, start, stop",
     [
         ("start=3", "3", None),
         ("start=None, stop=None", None, None),

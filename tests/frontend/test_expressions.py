@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.frontend.ops import captured, lines, only
+from tests.selection import cases, table
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.values import Variable, joined, named
 from tilelink.ir.formula import Sym, evaluate, symbols
@@ -32,8 +33,8 @@ def expression(text: str, before: str = "") -> Expr:
     return store.value
 
 
-@pytest.mark.parametrize(
-    ("written", "text", "ring"),
+@table(
+    "written, text, ring",
     [
         ("s", "s", ("s", 0)),
         ("s + 1", "(s + 1) % RANKS", ("s", 1)),
@@ -103,8 +104,8 @@ tl.tile_push_data(out, (nxt, m), 0)
         assert push.index[0].ring == ("rows_owner", 1)
 
 
-@pytest.mark.parametrize(
-    ("before", "name", "known"),
+@table(
+    "before, name, known",
     [
         ("at = tl.rank_of(rows, m)\nat = tl.rank_of(rows, 0)", "at", "rows_owner_2"),
         ("if flag:\n    at = tl.rank_of(rows, m)\nelse:\n    at = tl.rank_of(rows, 0)", "at", None),
@@ -120,7 +121,7 @@ def test_a_name_that_is_bound_again_is_known_by_names_that_are_not(before: str, 
     assert (None if found is None else formula_text(found)) == known
 
 
-@pytest.mark.parametrize(("one", "other", "either"), [(0, 2, 2), (2, 0, 2), (1, 1, 1), (1, 2, -1), (0, -1, -1)])
+@table("one, other, either", [(0, 2, 2), (2, 0, 2), (1, 1, 1), (1, 2, -1), (0, -1, -1)])
 def test_what_a_name_is_on_two_paths(one: int, other: int, either: int) -> None:
     """Dimensions of a block: a number may become one, and of two that differ nothing is known."""
     loc = Loc("user.py", 1)
@@ -135,7 +136,7 @@ def test_a_walked_axis_of_ranks_is_a_coordinate() -> None:
     assert lines(program.body)[-1] == "  x = (q + 1) % RANKS"
 
 
-@pytest.mark.parametrize(
+@table(
     "written",
     [
         "(s + 1) * e",
@@ -163,9 +164,7 @@ def test_a_sum_with_a_coordinate_is_no_number(written: str) -> None:
     assert caught.value.code == "TL145"
 
 
-@pytest.mark.parametrize(
-    "written", ["s + 1", "s * e + e", "owner == s + 1", "(s + e) % tl.num_ranks() * 2", "(s + 1 - 1) * 2"]
-)
+@table("written", ["s + 1", "s * e + e", "owner == s + 1", "(s + e) % tl.num_ranks() * 2", "(s + 1 - 1) * 2"])
 def test_a_sum_with_a_coordinate_may_stay_one(written: str) -> None:
     assert expression(written).formula is not None
 
@@ -245,7 +244,7 @@ def compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@cases(150)
 @given(
     st.recursive(leaves, compound, max_leaves=6),
     st.integers(1, 5).flatmap(lambda r: st.tuples(st.just(r), st.integers(0, r - 1), st.integers(0, r - 1))),
@@ -272,8 +271,8 @@ def test_text_and_formula_mean_what_is_written(written: str, ranks: tuple[int, i
     assert set(found.names) == names
 
 
-@pytest.mark.parametrize(
-    ("text", "before", "formula"),
+@table(
+    "text, before, formula",
     [
         ("x", "x = e + 1", "e + 1"),
         ("x + y", "x = e + 1\ny = x * 2", "e + 1 + (e + 1) * 2"),
@@ -360,8 +359,8 @@ def load_ops(body: tuple[object, ...]) -> list[Load]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("written", "text"),
+@table(
+    "written, text",
     [
         ("tl.float32", "tl.float32"),
         ("tl.math.exp(1.0)", "tl.math.exp(1.0)"),

@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.frontend.harness import message
+from tests.selection import table
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import parse_owner, parse_shape, parse_signature
 from tilelink.ir.formula import evaluate
@@ -31,7 +31,7 @@ def test_no_outputs() -> None:
     assert parse_signature("M, N").outputs == ()
 
 
-@pytest.mark.parametrize(("text", "position"), [("... M", 0), ("M ... N", 1), ("R M/R ...", 2), ("...", 0)])
+@table("text, position", [("... M", 0), ("M ... N", 1), ("R M/R ...", 2), ("...", 0)])
 def test_rest(text: str, position: int) -> None:
     assert parse_signature(text).inputs[0].rest == position
 
@@ -51,8 +51,8 @@ def test_splits() -> None:
     assert [a.split for a in parse_shape("P/start e/R M").axes] == ["start", "R", None]
 
 
-@pytest.mark.parametrize(
-    ("text", "dtype", "contract"),
+@table(
+    "text, dtype, contract",
     [
         ("P i32", "i32", None),
         ("P permutation", None, Contract("permutation")),
@@ -148,8 +148,8 @@ def outcome(read: Callable[[str], object], text: str) -> TilelinkError | None:
 
 
 # --------------------------------------------------------------------------------------------------------- owner maps
-@pytest.mark.parametrize(
-    ("text", "env", "owner"),
+@table(
+    "text, env, owner",
     [
         ("m -> m // 2048 % R", {"m": 10000, "RANKS": 4}, 0),
         ("m, n -> (m // 128 + n) % R", {"m": 300, "n": 5, "RANKS": 4}, 3),
@@ -186,8 +186,8 @@ def rendered(code: str, what: str, text: str, carets: str, why: str, hint: str) 
     return "\n".join([*lines, f"  why: {why}", f"  do:  {hint}"])
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "what", "carets", "why", "hint"),
+@table(
+    "text, code, what, carets, why, hint",
     [
         ("", "TL101", "nothing is written here", "", RULE, "write the shapes of the tensors, such as `M K, K N -> M N`"),
         ("M/ K", "TL101", "nothing splits this axis", " ^", SLASH, "write `M/R`, or the name of the table after the slash"),
@@ -224,8 +224,8 @@ def test_diagnosed_signatures(text: str, code: str, what: str, carets: str, why:
     assert message(lambda: parse_signature(text, Loc("a.py", 7))) == rendered(code, what, text, carets, why, hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "carets", "why", "hint"),
+@table(
+    "text, what, carets, why, hint",
     [
         ("m", "it ends too early", "^", OWNER, "go on after `m`"),
         ("m -> m /", "`/` does not belong here", "       ^", OWNER, "take it out"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.frontend import operators as o
 from tests.frontend.ops import captured, only, short
+from tests.selection import table
 from tilelink.ir.program import At, Bounds, Check, Expr, If, Let, Load, Notify, Store, Tiles
 
 
-@pytest.mark.parametrize(
-    ("expression", "vector"),
+@table(
+    "expression, vector",
     [
         ("tl.tile_load(a, (m, n))", True),
         ("tl.tile_load(a, (0, 0))", False),
@@ -65,8 +64,8 @@ tl.tile_store(out, (m, n), value)
     assert store.value.vector is vector
 
 
-@pytest.mark.parametrize(
-    ("expression", "positional"),
+@table(
+    "expression, positional",
     [
         ("tl.tile_load(a, (0, 0))", False),
         ("tl.tile_begin(a, m) + 1", True),
@@ -111,8 +110,8 @@ assert value == 0
     assert check.condition.positional is positional
 
 
-@pytest.mark.parametrize(
-    ("limits", "positional"),
+@table(
+    "limits, positional",
     [
         ("stop=end", True),
         ("stop=tl.tile_range(out, m) + 1 if flag else None", True),

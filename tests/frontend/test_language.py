@@ -8,6 +8,7 @@ import pytest
 
 import tilelink.language as tl
 from tests.frontend.harness import message
+from tests.selection import table
 from tilelink.frontend.primitives import PRIMITIVES
 
 THE_NINE = {
@@ -31,7 +32,7 @@ def test_every_word_is_exported() -> None:
     assert sorted([*PRIMITIVES, "Tensor"]) == sorted(tl.__all__)
 
 
-@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+@table("name", sorted(PRIMITIVES))
 def test_stub_and_lowering_have_the_same_parameters(name: str) -> None:
     stub, lowered = inspect.signature(getattr(tl, name)), PRIMITIVES[name].signature
     assert list(stub.parameters) == list(lowered.parameters)
@@ -41,7 +42,7 @@ def test_stub_and_lowering_have_the_same_parameters(name: str) -> None:
         assert (parameter.default is inspect.Parameter.empty) == required
 
 
-@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+@table("name", sorted(PRIMITIVES))
 def test_words_are_documented_and_do_not_run(name: str) -> None:
     word = getattr(tl, name)
     assert inspect.getdoc(word)

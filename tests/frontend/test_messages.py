@@ -9,6 +9,7 @@ import pytest
 import triton.language  # noqa: F401  # suggestions are made from its names
 
 from tests.frontend.harness import load, message, tile_program
+from tests.selection import table
 
 FILES = sorted((Path(__file__).parent / "messages").glob("*.txt"))
 
@@ -39,7 +40,7 @@ def test_the_files_are_read() -> None:
     assert len(CASES) > 120
 
 
-@pytest.mark.parametrize("case", CASES)
+@table("case", CASES)
 def test_message(case: Case, tmp_path: Path) -> None:
     module = load(tmp_path, tile_program(case.signature, case.parameters, case.body))
     assert message(lambda: module.f.captured, tmp_path) == case.text

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.frontend.harness import load, message
+from tests.selection import table
 from tilelink.frontend import parse_signature, trace
 
 FILE = Path(__file__).parent / "operator_messages.txt"
@@ -86,7 +87,7 @@ def run(case: Case, folder: Path) -> object:
     return trace("op", module.op, signature, case.sizes, dtypes, {}, ranks=4)
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in read()])
+@table("case", [pytest.param(c, id=c.name) for c in read()])
 def test_message(case: Case, tmp_path: Path) -> None:
     assert message(lambda: run(case, tmp_path), tmp_path) == case.text
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.selection import table
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.shape import RANKS, around, distance
@@ -28,8 +28,8 @@ def _inside(formula: Formula) -> Formula:
     return formula.left if isinstance(formula, F.Binary) and formula.op == "%" else formula
 
 
-@pytest.mark.parametrize(
-    ("formula", "found"),
+@table(
+    "formula, found",
     [
         (None, None),
         (S, ("s", 0)),

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.frontend import operators as o
 from tests.frontend.harness import HEADER, run_cell
+from tests.selection import cases, table
 from tilelink.errors import TilelinkError
 from tilelink.frontend import Program, SymbolicTensor, parse_signature, trace
 from tilelink.frontend.source import plain_function, read_source
@@ -67,14 +68,14 @@ def outcome(source: str) -> TilelinkError | None:
     return None
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+@table("program", PROGRAMS, ids=lambda p: p.name)
 def test_unchanged_programs_are_captured(program: Program) -> None:
     assert outcome(mutated(program, 0, "0", 99, 99)) is None
 
 
 # Python itself remarks on what is put in, such as `3(x)`.
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@cases(300)
 @given(
     st.sampled_from(PROGRAMS),
     st.integers(0, 60),
@@ -98,7 +99,7 @@ SIGNATURES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@cases(200)
 @given(
     st.sampled_from(SIGNATURES),
     st.lists(st.tuples(st.sampled_from(PROGRAMS), st.lists(st.integers(0, 9), min_size=1, max_size=5)), max_size=4),

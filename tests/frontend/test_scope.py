@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from tests.frontend.harness import message, run_cell
 from tests.frontend.ops import captured, lines
+from tests.selection import table
 from tilelink.frontend import Program
 from tilelink.ir.program import Helper, Let, Store, TileProgram
 
@@ -19,8 +18,8 @@ BODY = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("imports", "prefix"),
+@table(
+    "imports, prefix",
     [
         ("import tilelink.language as tl", "tl"),
         ("import tilelink.language as LANG", "LANG"),
@@ -403,8 +402,8 @@ def aliased(x):
 )
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
+@table(
+    "body, message",
     [
         ("A_b_c = 2\nx = A.b_c + A_b_c", "`A.b_c` is called `A_b_c` in the emitted file, and so is a variable"),
         ("clamp = 2\nx = renamed(clamp, 0)", "`renamed` is called `clamp` in the emitted file, and so is a variable"),

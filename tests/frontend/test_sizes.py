@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.frontend.harness import message
+from tests.selection import table
 from tilelink.errors import Loc
 from tilelink.frontend import bind_sizes, parse_signature
 
@@ -15,8 +15,8 @@ def sizes(signature: str, *shapes: tuple[int, ...], ranks: int = 4, **given: int
     return bind_sizes(parse_signature(signature), shapes, ranks, given)
 
 
-@pytest.mark.parametrize(
-    ("signature", "shapes", "found"),
+@table(
+    "signature, shapes, found",
     [
         ("M K, K N", [(3, 5), (5, 7)], {"M": 3, "K": 5, "N": 7}),
         ("M/R K", [(3, 5)], {"M": 12, "K": 5}),
@@ -46,7 +46,7 @@ def test_found(signature: str, shapes: list[tuple[int, ...]], found: dict[str, i
     assert sizes(signature, *shapes) == found
 
 
-@pytest.mark.parametrize("local", [3, 1])
+@table("local", [3, 1])
 def test_uneven_shards_are_said(local: int) -> None:
     assert sizes("M/R K", (local, 5), M=10) == {"M": 10, "K": 5}
 
@@ -71,8 +71,8 @@ def said(
     return message(lambda: bind_sizes(parsed, shapes, 4, given, names=names)).splitlines()
 
 
-@pytest.mark.parametrize(
-    ("signature", "shapes", "given", "text"),
+@table(
+    "signature, shapes, given, text",
     [
         (
             "M K, K N", [(3, 5), (6, 7)], {},

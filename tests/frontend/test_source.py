@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.frontend.harness import HEADER, load, message, run_cell
+from tests.selection import table
 from tilelink.errors import Loc
 from tilelink.frontend import Program, parse_signature, program
 from tilelink.ir.program import Let, Notify
@@ -170,7 +169,7 @@ def test_text_that_python_does_not_keep() -> None:
 BODY = "def f(a, out):\n    m = tl.tile_id(out)\n    tl.tile_store(out, m, tl.tile_load(a, m) * 2)\n"
 
 
-@pytest.mark.parametrize(
+@table(
     "changed",
     [
         HEADER + BODY.replace("2)", "2.0)"),
@@ -207,8 +206,8 @@ def test_a_helper_whose_file_has_changed(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("thing", "shown"),
+@table(
+    "thing, shown",
     [(lambda: 0, "a lambda"), (3, "an object of type `int`"), (int, "an object of type `type`")],
 )
 def test_what_is_no_function(thing: Callable[..., object], shown: str) -> None:

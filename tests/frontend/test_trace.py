@@ -14,6 +14,7 @@ import tilelink.language as tl
 from tests.frontend import operators as o
 from tests.frontend.harness import message
 from tests.frontend.operators import Operator
+from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.frontend import (
     Extent,
@@ -160,7 +161,7 @@ def test_an_own_slice_is_squeezed() -> None:
     assert view(wiring, "matmul", "rows") == "M@1 K@2"
 
 
-@pytest.mark.parametrize(("shots", "paths"), [(1, ["share", "reduce"]), (2, ["scatter", "reduce", "gather"])])
+@table("shots, paths", [(1, ["share", "reduce"]), (2, ["scatter", "reduce", "gather"])])
 def test_the_body_is_python(shots: int, paths: list[str]) -> None:
     assert [s.path for s in wired("all_reduce", shots=shots).steps] == paths
 
@@ -215,7 +216,7 @@ def test_constants_of_steps() -> None:
     assert formula_text(wired("flash_decode", splits=3).tensor("accs").axes[0].size) == "3"
 
 
-@pytest.mark.parametrize("name", sorted(LOCAL))
+@table("name", sorted(LOCAL))
 def test_every_operator_is_wired(name: str) -> None:
     wiring = wired(name)
     names = {t.name for t in wiring.tensors}

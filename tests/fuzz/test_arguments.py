@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilelink
-from tests.fuzz.outcomes import cases, outcome
+from tests.fuzz.outcomes import outcome
+from tests.selection import cases
 from tilelink.errors import TilelinkError
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 

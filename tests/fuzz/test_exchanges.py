@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import tilelink
 from tests.fuzz.exchanges import GUARDS, SENT, SPOILT, VALUES, Made, Sent, Spoilt, Taken
-from tests.fuzz.outcomes import cases, outcome
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.test_operators import FIRST
 from tests.operators.problems import part
+from tests.selection import cases
 from tilelink import Operator, TilelinkError, sms
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.session import require

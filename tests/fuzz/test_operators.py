@@ -10,8 +10,9 @@ from hypothesis import Phase, find, given, note, settings
 from hypothesis import strategies as st
 
 import tilelink
-from tests.fuzz.outcomes import cases, outcome
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.test_text import TEXT
+from tests.selection import cases
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.errors import TilelinkError
 from tilelink.frontend import parse_signature

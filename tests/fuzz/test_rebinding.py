@@ -13,8 +13,8 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import tilelink
-from tests.fuzz.outcomes import cases
 from tests.fuzz.rebinding import RANKS, SHAPE, TILE, Text
+from tests.selection import cases
 from tilelink import Operator, fused, sms
 
 ROWS, COLUMNS = TILE

@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import example, find, given
 from hypothesis import strategies as st
 
-from tests.fuzz.outcomes import cases, outcome
+from tests.fuzz.outcomes import outcome
 from tests.fuzz.test_operators import FIRST
 from tests.operators.problems import AG, RS, Call, assert_calls
+from tests.selection import cases
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device, Topology

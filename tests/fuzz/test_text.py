@@ -7,7 +7,8 @@ import ast
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.fuzz.outcomes import cases, outcome
+from tests.fuzz.outcomes import outcome
+from tests.selection import cases
 from tilelink.codegen.syntax import check_text
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import parse_sizes

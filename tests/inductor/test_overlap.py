@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tests.two_processes import ROOT, assert_both_end_well
-from tilelink.inductor import overlap
 
 AG, RS, AR = "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"
 FUSED = {AG: "symm_mem::fused_all_gather_matmul", RS: "symm_mem::fused_matmul_reduce_scatter", AR: "tilelink::gemm_ar"}
@@ -68,12 +68,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads((folder / "said.json").read_text())
 
 
-@pytest.mark.parametrize("name", MISSES)
+@table("name", MISSES)
 def test_fused_as_unfused(said: dict[str, Any], name: str) -> None:
     assert [tuple(row[:2]) for row in said[name]] == [(kind, FUSED[kind]) for kind in MISSES[name]]
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@table("name", OTHERS)
 def test_reasons(said: dict[str, Any], name: str) -> None:
     assert len(said[name]) == len(OTHERS[name])
     for (kind, what, line), (wanted, start) in zip(said[name], OTHERS[name], strict=True):
@@ -118,6 +118,8 @@ def test_graphs_out_of_the_cache(said: dict[str, Any]) -> None:
 
 def test_chained(said: dict[str, Any]) -> None:
     """The pass that was there runs, and two of ours run once."""
+    from tilelink.inductor import overlap  # here, since it takes seconds to import
+
     assert said["chained"] > len(MISSES)
     with torch._inductor.config.patch(post_grad_custom_pre_pass=overlap()):
         again = overlap(strict=True)

@@ -11,7 +11,8 @@ import triton
 from triton.compiler import ASTSource
 from triton.runtime.interpreter import InterpretedFunction
 
-from tests.compiled.compiling import EACH_TARGET, TARGETS
+from tests.compiled.compiling import EACH_VENDOR, TARGETS
+from tests.selection import table
 from tilelink.ir.schedule import Shaped
 from tilelink.ir.topology import Device
 from tilelink.libraries import attending, merging
@@ -21,7 +22,7 @@ SPANS = [((8, 16), (8, 16)), ((8, 16), (0, 8)), ((8, 16), (4, 12)), ((8, 16), (1
          ((8, 16), (0, 30)), ((8, 16), (16, 24)), ((8, 16), (15, 17))]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rows", "keys"), SPANS)
+@table("rows, keys", SPANS)
 def test_blocks_are_what_lies_under_the_diagonal(rows: tuple[int, int], keys: tuple[int, int]) -> None:
     seen = torch.zeros(rows[1], keys[1], dtype=torch.int)
     for (first, end), (begin, last), masked in attending.blocks(rows, keys):
@@ -79,7 +80,7 @@ def test_where_nothing_is_seen_there_is_nothing() -> None:
     assert torch.equal(out, torch.zeros_like(out))
 
 
-@pytest.mark.parametrize("target", EACH_TARGET)
+@pytest.mark.parametrize("target", EACH_VENDOR)
 def test_the_kernel_reads_and_writes_sixteen_bytes_at_a_time(target: str) -> None:
     runs = 3
     kernel: Any = merging.merge_runs
@@ -98,8 +99,8 @@ def test_the_kernel_reads_and_writes_sixteen_bytes_at_a_time(target: str) -> Non
         assert asm["ptx"].count("st.global.v4.b32") == 4
 
 
-@pytest.mark.parametrize(
-    ("dtype", "d", "why"),
+@table(
+    "dtype, d, why",
     [
         ("bf16", 128, ""),
         ("f16", 256, ""),

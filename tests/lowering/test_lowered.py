@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 import tilelink.language as tl
 from tests.operators.raw import exchange, gather_with
+from tests.selection import table
 from tilelink import operator, program
 from tilelink.ir.lowered import READY, Await, Opaque, Signal, walk
 from tilelink.ir.topology import RankAxis, Topology
@@ -43,7 +43,7 @@ def test_a_tensor_may_be_called_as_the_calls_own_flags_are() -> None:
         assert {type(op) for op in ops if isinstance(op, Await | Signal) and op.flags == name} == {Await, Signal}
 
 
-@pytest.mark.parametrize("mesh", [{"R": 6}, {"DP": 2, "TP": 3}], ids=["one dimension", "two"])
+@table("mesh", [{"R": 6}, {"DP": 2, "TP": 3}], ids=["one dimension", "two"])
 def test_ranks_are_those_of_the_plan(mesh: dict[str, int]) -> None:
     over = list(mesh)[-1]
 

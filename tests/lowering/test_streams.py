@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.mutants.mappings import mappings, operators
+from tests.mapping.library import OF_THE_LIBRARY
 from tests.mapping.oracle import off_any_shelf
-from tests.selection import first, sampled
+from tests.selection import first
 from tilelink.ir.certificate import certificate
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Keep, Plan, Transfer
@@ -81,7 +82,7 @@ def differs(plan: Plan) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", sampled(operators()))
+@pytest.mark.parametrize("name", OF_THE_LIBRARY)
 def test_operators_of_the_library(name: str) -> None:
     """Every fifth placement of each, on three ranks and ragged sizes."""
     for m in islice(mappings(operators()[name]), 0, None, 5):

@@ -6,12 +6,13 @@ import random
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.mapping.corrupt import brought_along
 from tests.mapping.oracle import asked, assert_refused, assert_right, events_of
 from tests.mapping.plans import plan_of, with_signal, with_step
+from tests.selection import cases
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir.plan import Plan
 from tilelink.ops import ag_gemm, gemm_rs
@@ -35,7 +36,7 @@ def reduced(ranks: int, rows: int, columns: int, tile: int, piece: int, scatter:
     return plan_of(gemm_rs, ranks, sizes, scatter=moved, reduce=fused("matmul", N=piece), matmul=made)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(
     ranks=st.integers(1, 4),
     parts=st.integers(1, 3),
@@ -65,7 +66,7 @@ def test_own_rows_are_read_in_the_argument(
         assert (waited == 0) == (ranks == 1)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(rng=st.randoms(use_true_random=False), ranks=st.integers(1, 3), parts=st.integers(1, 2), push=st.booleans())
 def test_a_part_that_is_not_there_is_seen(rng: random.Random, ranks: int, parts: int, push: bool) -> None:
     spoilt = brought_along(rng, gathered(ranks, parts, 2, push=push))
@@ -90,7 +91,7 @@ def test_a_reader_that_does_not_know_of_it() -> None:
     assert assert_refused(spoilt, "TL604").message.endswith("of `rows` are never written, and `again` reads it")
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(
     ranks=st.integers(1, 4),
     rows=st.integers(1, 9),

@@ -13,6 +13,7 @@ from tests.frontend.harness import message
 from tests.mapping.oracle import asked, assert_right
 from tests.mapping.plans import plan_along, verify, with_channel, with_signal
 from tests.mapping.shelf_axes import wired
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import RankAxis, Topology
@@ -129,14 +130,14 @@ def _along(step: Any, axis: str) -> Any:
     return replace(step, step=replace(step.step, axis=axis))
 
 
-@pytest.mark.parametrize("what", list(broken(two_levels("gather", 2, 3))))
+@table("what", list(broken(two_levels("gather", 2, 3))))
 def test_what_is_broken_is_refused(what: str) -> None:
     plan = broken(two_levels("gather", 2, 3, n=3, g=4))[what]
     assert asked(plan).error is not None
 
 
-@pytest.mark.parametrize(
-    ("recipe", "turned", "right"),
+@table(
+    "recipe, turned, right",
     [(("columns", "gather", "double"), "gather_1", True), (("gather", "columns", "double"), "columns_1", False)],
     ids=["along a single rank", "from a single rank"],
 )

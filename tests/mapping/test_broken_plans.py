@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.mapping.oracle import asked, assert_refused, assert_right
@@ -21,7 +21,7 @@ from tests.mapping.plans import (
     with_signal,
     with_step,
 )
-from tests.selection import sampled
+from tests.selection import cases, sampled, table
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.plan import CallEntry, Fork, Join, Launch, Plan, Stage
@@ -43,8 +43,8 @@ def small(name: str, ranks: int = 3) -> Plan:
 
 
 # --------------------------------------------------------------------------------------------------------------- counts
-@pytest.mark.parametrize(
-    ("name", "tensor"),
+@table(
+    "name, tensor",
     [("ag_gemm pull", "rows"), (EPILOGUE, "dst"), ("gemm_rs push", "matmul_out"), ("gemm_rs_ring", "inbox")],
 )
 def test_a_target_that_is_one_too_great(name: str, tensor: str) -> None:
@@ -64,7 +64,7 @@ def test_a_target_that_is_too_small() -> None:
     )
 
 
-@pytest.mark.parametrize("to", ["self", "all"])
+@table("to", ["self", "all"])
 def test_a_notify_that_goes_to_others_than_the_tile(to: str) -> None:
     assert_refused(with_signal(small(EPILOGUE), "scatter", "dst", "notify", to=to), "TL607")
 
@@ -165,7 +165,7 @@ def test_a_call_that_goes_on_behind_its_end() -> None:
         assert error.message == "the kernels that begin and end the call are not all that there is of it"
 
 
-@pytest.mark.parametrize("moved", [sms(2, M=2, push=False), copy_engine(push=False)], ids=["workers", "stream"])
+@table("moved", [sms(2, M=2, push=False), copy_engine(push=False)], ids=["workers", "stream"])
 def test_a_call_without_flags_begins_too(moved: Placement) -> None:
     """What says that an argument is ready is the number of the call."""
     op = operator("M/R N -> M N", name="alone")(lambda x: gather(x))
@@ -217,7 +217,7 @@ def test_a_circle_of_another_length_on_each_rank() -> None:
     assert_refused(with_step(plan, "gather", order=(("i1", F.of(0)), ("i0", turned))), "TL604")
 
 
-@pytest.mark.parametrize(("at", "row", "column"), [(2, -1, 2), (1, 1, -2)])
+@table("at, row, column", [(2, -1, 2), (1, 1, -2)])
 def test_a_tile_beyond_an_edge_is_no_tile_of_another_row(at: int, row: int, column: int) -> None:
     """Counted row by row, it would be the one that it stands for."""
     plan = form("gemm_rs pull", 1, {"M": 4, "K": 4, "N": 4}, 2)
@@ -260,7 +260,7 @@ def test_own_rows_first_with_the_reduction_in_the_epilogue() -> None:
     assert error.hint == 'order `matmul` so that what others wait for comes first, such as order="ring+1" (now "ring")'
 
 
-@pytest.mark.parametrize("order", ["ring", "ring+2"])
+@table("order", ["ring", "ring+2"])
 def test_a_ring_that_runs_against_its_order(order: str) -> None:
     tile = sms(M=2, N=8, K=4, order="ring+1")
     plan = plan_of(gemm_rs_ring, 4, SIZES, ring=sms(4, M=2, N=8, order=order), matmul=tile)
@@ -359,7 +359,7 @@ def _changes(plan: Plan) -> dict[str, Callable[[int], Plan]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     name=st.sampled_from(sorted(forms())),
     ranks=st.integers(2, 4),
@@ -379,7 +379,7 @@ def test_a_spoilt_plan_is_refused_or_right(
     assert error is None or (error.code.startswith("TL6") and error.loc is not None)
 
 
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(
     ranks=st.integers(1, 4),
     rows=st.integers(1, 15),

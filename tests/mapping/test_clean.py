@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import form, forms, verify
-from tests.selection import sampled
+from tests.selection import cases, sampled, table
 from tilelink.ir.plan import Plan
 
 NAMES = sorted(forms())
@@ -30,13 +30,13 @@ def test_ranks_without_rows(name: str) -> None:
     assert_right(form(name, 8, {"M": 5, "K": 8, "N": 16}))
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3])
+@table("slots", [1, 2, 3])
 def test_slots(slots: int) -> None:
     for name in ("ag_gemm pull", "gemm_rs fused", "gemm_rs_ring"):
         assert_right(form(name, 4, {"M": 64, "K": 16, "N": 32}, slots=slots))
 
 
-@settings(max_examples=30, deadline=None)
+@cases(30)
 @given(
     name=st.sampled_from(NAMES),
     ranks=st.integers(1, 8),
@@ -48,7 +48,7 @@ def test_any_size(name: str, ranks: int, rows: int, columns: int, tile: int) -> 
     assert verify(form(name, ranks, {"M": min(rows, 200 * tile), "K": 33, "N": min(columns, 20 * tile)}, tile))
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     name=st.sampled_from(NAMES),
     ranks=st.integers(1, 5),

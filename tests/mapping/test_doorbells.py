@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import asked, assert_refused, assert_right
 from tests.mapping.plans import plan_of, with_channel, with_step
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
@@ -65,20 +64,20 @@ def planned(op: Operator, rows: int = 4, **more: Any) -> Plan:
     return plan_of(op, 3, SIZES, made=sms(M=2, N=2, order="ring+1"), scatter=chunk, matmul=tile, **more)
 
 
-@pytest.mark.parametrize("program", [once, apart])
+@table("program", [once, apart])
 def test_doorbells_of_several_notifies(program: Any) -> None:
     plan = planned(moved(program))
     assert [c.doorbells for c in plan.channels if c.tensor == "made_out"] == [True]
     assert_right(plan)
 
 
-@pytest.mark.parametrize("program", [once, apart])
+@table("program", [once, apart])
 def test_two_transfers_of_one_tile(program: Any) -> None:
     plan = planned(moved_twice(program), again=copy_engine(M=4, order="ring+1"))
     assert "waits twice" in assert_refused(plan, "TL605").message
 
 
-@pytest.mark.parametrize("program", [once, apart])
+@table("program", [once, apart])
 def test_flags_of_two_transfers(program: Any) -> None:
     """The flags of chunks twice as long, counted right: two chunks wait for each."""
     wide = planned(moved(program), rows=8).channel("made_out")
@@ -87,7 +86,7 @@ def test_flags_of_two_transfers(program: Any) -> None:
     assert "waits twice" in assert_refused(plan, "TL605").message
 
 
-@pytest.mark.parametrize("program", [once, apart])
+@table("program", [once, apart])
 def test_a_doorbell_that_nobody_hears(program: Any) -> None:
     """Transfers of own rows only. That tiles are missing is seen before; of the doorbells, the table says so by itself."""
     plan = planned(moved(program))

@@ -8,12 +8,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import pytest
-
 from benchmarks.mutants.lowered import KINDS
 from tests.mapping.corrupt import CORRUPTIONS
 from tests.mapping.oracle import asked, reasons
 from tests.mapping.plans import form, plan_of
+from tests.selection import table
 from tilelink import sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.lowered import Lowered
@@ -62,7 +61,7 @@ def _refuses(ask: Callable[[Plan], str], plan: Plan) -> bool:
     return False
 
 
-@pytest.mark.parametrize("rule", PLANS)
+@table("rule", PLANS)
 def test_only_this_rule_refuses_the_plan(rule: str) -> None:
     """The first that is spoilt in this way and that this rule alone refuses."""
     name, how, ranks = PLANS[rule]
@@ -73,7 +72,7 @@ def test_only_this_rule_refuses_the_plan(rule: str) -> None:
     assert asked(only).error is not None
 
 
-@pytest.mark.parametrize("rule", LOWERED)
+@table("rule", LOWERED)
 def test_only_this_question_refuses_the_lowered_plan(rule: str) -> None:
     lowered = lower(form("ag_gemm pull", 3, SIZES, 2))
     only = next(m for _, m in KINDS[LOWERED[rule]](lowered) if m != lowered and asking(m) == {rule})

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import form, plan_of
 from tests.mapping.test_broken_plans import SIZES
+from tests.selection import table
 from tilelink import copy_engine, operator, sms
 from tilelink.ir.plan import Plan
 from tilelink.ops.programs import gather
@@ -36,7 +35,7 @@ def test_a_ring_hears_from_one_rank_only() -> None:
     assert_refused(assuming(form("gemm_rs_ring", 4, {**SIZES, "M": 16}, 2)), "TL610")
 
 
-@pytest.mark.parametrize("slots", [2, 3])
+@table("slots", [2, 3])
 def test_a_rank_that_is_never_heard_may_be_arbitrarily_slow(slots: int) -> None:
     """Three rows on four ranks: the last has none, and nobody hears from it."""
     plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2, slots=slots)
@@ -52,8 +51,8 @@ def of_all(rows: Any, mine: Any, out: Any) -> None:
     tl.tile_store(out, (t, n), tl.tile_load(mine, (t, n)) + tl.sum(tl.tile_load(rows)))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "heard"),
+@table(
+    "sizes, heard",
     [({"M": 3, "T": 3}, True), ({"M": 1, "T": 3}, False), ({"M": 3, "T": 1}, False)],
     ids=["all", "some send nothing", "some wait for nothing"],
 )
@@ -119,7 +118,7 @@ def test_two_copies_for_three_calls_are_used_twice_running() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["ag_gemm pull", "gemm_rs push"])
+@table("name", ["ag_gemm pull", "gemm_rs push"])
 def test_with_one_slot_nothing_implies_a_credit(name: str) -> None:
     plan = form(name, 2, SIZES, 2, slots=1)
     assert_right(plan)

@@ -14,6 +14,7 @@ from tests.mapping.plans import plan_of, unguarded, with_step
 from tests.mapping.shelf import double, local
 from tests.mapping.shelf_graphs import both, sound_plan
 from tests.operators.language import gemm_rs_epilogue
+from tests.selection import table
 from tilelink import copy_engine, fused, library, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import CallExit, Keep, Plan, Stage, Transfer
@@ -95,8 +96,8 @@ def test_a_rank_without_rows_has_no_tile_to_wait_for() -> None:
         assert_right(plan)
 
 
-@pytest.mark.parametrize("pulled", [copy_engine(push=False), sms(2, S=2, push=False)], ids=["stream", "workers"])
-@pytest.mark.parametrize("made", [sms(M=2, N=2), library("torch.mm", M=2, N=2)], ids=["kernel", "library"])
+@table("pulled", [copy_engine(push=False), sms(2, S=2, push=False)], ids=["stream", "workers"])
+@table("made", [sms(M=2, N=2), library("torch.mm", M=2, N=2)], ids=["kernel", "library"])
 def test_who_takes_columns_of_what_is_held_by_rows_hears_of_it(pulled: Any, made: Any) -> None:
     """The holder of a tile is not who waits for it: all ranks are told."""
     op = operator("M/R N", name="turned")(lambda x: to_heads(local(x)))
@@ -168,7 +169,7 @@ def test_work_indices_are_drawn_by_workers_of_their_host() -> None:
     assert_refused(spoilt, "TL604")
 
 
-@pytest.mark.parametrize("waits", ["others", "the host"])
+@table("waits", ["others", "the host"])
 def test_what_comes_behind_where_somebody_waits(waits: str) -> None:
     """It could hold up those whom it waits for, and here it does not."""
 
@@ -184,7 +185,7 @@ def test_what_comes_behind_where_somebody_waits(waits: str) -> None:
     assert_right(with_step(plan, "reduce", deferred=True))
 
 
-@pytest.mark.parametrize("kind", [Stage, Keep])
+@table("kind", [Stage, Keep])
 def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
     op = operator("M/R N", name="twice")(lambda x: double(gather(x)))
     moved = copy_engine(M=2, push=True) if kind is Keep else sms(2, M=2, push=False)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import plan_of
 from tests.mapping.shelf import double, local, patient
 from tests.mapping.shelf_axes import columns
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, operator, sms
 from tilelink.ops.programs import gather, keep, matmul, move, share
 from tilelink.ops.ulysses import to_heads
@@ -200,7 +199,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@table("case", CASES.values(), ids=[*CASES])
 def test_who_reads_in_place(case: Case) -> None:
     plan = plan_of(case.operator, RANKS, case.sizes, **case.placements)
     assert [s.path for s in plan.steps if s.in_place] == case.read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.mapping.plans import forms, verify, wiring_of
+from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.schedule import Sms
@@ -35,7 +36,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@table("name", REFUSED)
 def test_what_a_network_cannot_do(name: str) -> None:
     with pytest.raises(TilelinkError) as caught:
         planned(name)
@@ -45,7 +46,7 @@ def test_what_a_network_cannot_do(name: str) -> None:
     assert planned(name, reach="peer")
 
 
-@pytest.mark.parametrize("name", ["ag_gemm push", "ag_gemm copy engine push", "gemm_rs push", "gemm_rs copy engine"])
+@table("name", ["ag_gemm push", "ag_gemm copy engine push", "gemm_rs push", "gemm_rs copy engine"])
 def test_what_it_can(name: str) -> None:
     assert verify(planned(name)).ok
 

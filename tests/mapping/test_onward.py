@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
+from tests.selection import table
 from tilelink import Operator, sms
 from tilelink.ir.plan import Plan
 
@@ -75,8 +74,8 @@ def relayed(ranks: int, first: int, last: int, m: int = 2, **more: Any) -> Plan:
     return plan_of(relay(first, last), ranks, {"M": m, "N": 20}, hand_on=sms(1, M=1, N=8, **more))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("order", ["row", "column"])
+@table("ranks", [1, 2, 3])
+@table("order", ["row", "column"])
 def test_whoever_is_first_waits_for_nobody(ranks: int, order: str) -> None:
     plan = relayed(ranks, 0, 1, order=order)
     assert_right(plan)

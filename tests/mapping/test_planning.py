@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tilelink
@@ -21,6 +21,7 @@ from tests.mapping.oracle import assert_right
 from tests.mapping.plans import Sizes, plan_of, with_axis
 from tests.operators import language, loops
 from tests.operators.test_copy_programs import made_and_gathered
+from tests.selection import cases, table
 from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
@@ -44,7 +45,7 @@ def refused(op: Operator, ranks: int, sizes: Sizes, **more: Any) -> TilelinkErro
 
 
 # ----------------------------------------------------------------------------------------------------------- copy engines
-@settings(max_examples=40, deadline=None)
+@cases(40)
 @given(
     chunk=st.one_of(st.none(), st.integers(1, 24)),
     tile=st.sampled_from([1, 2, 4, 8, 16]),
@@ -64,7 +65,7 @@ def test_chunks_of_a_copy_engine_and_tiles_of_who_makes_them(
     assert_right(plan)
 
 
-@settings(max_examples=30, deadline=None)
+@cases(30)
 @given(chunk=st.integers(1, 12), made=st.sampled_from([1, 2, 4, 8]), ranks=st.integers(1, 4), rows=st.integers(1, 20))
 def test_chunks_of_what_a_program_makes_of_its_own_part(chunk: int, made: int, ranks: int, rows: int) -> None:
     for push in (True, False):
@@ -134,7 +135,7 @@ def test_of_two_computing_steps_with_numbers_the_first_leads() -> None:
     ]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@table("ranks", [1, 2, 3])
 def test_steps_without_a_number_of_sms_take_turns(ranks: int) -> None:
     """In the order in which they need one another; the other way round everyone waits for himself."""
     tile = {"M": 2}
@@ -151,7 +152,7 @@ def test_steps_without_a_number_of_sms_take_turns(ranks: int) -> None:
     assert_right(beside)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@table("ranks", [1, 2, 3])
 def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None:
     """One kernel that begins and ends the call, where two would, with a copy program between the steps; and a third step."""
     sizes, tile = {"M": 32, "K": 8, "N": 16}, {"M": 4, "N": 16}
@@ -182,8 +183,8 @@ def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None
 ALONE = "only a computing step, without SMs or a kernel of its own, joins another"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "third", "why"),
+@table(
+    "first, second, third, why",
     [
         (None, sms(2, joins="first"), None, ALONE),
         (None, sms(joins="first", own_kernel=True), None, ALONE),
@@ -250,7 +251,7 @@ def test_of_movements_alone_who_takes_what_is_brought_leads() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- fused readers
-@pytest.mark.parametrize("engine", [sms(2, M=8, push=False), copy_engine(M=8, push=False)], ids=["SMs", "copy engine"])
+@table("engine", [sms(2, M=8, push=False), copy_engine(M=8, push=False)], ids=["SMs", "copy engine"])
 def test_a_pull_whose_reader_is_fused(engine: Placement) -> None:
     """Everything is pulled, own rows too."""
     plan = plan_of(gemm_rs, 3, {"M": 21, "K": 4, "N": 16}, scatter=engine, reduce=fused("matmul"), matmul=TILE)
@@ -259,7 +260,7 @@ def test_a_pull_whose_reader_is_fused(engine: Placement) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------- credits
-@pytest.mark.parametrize("push", [True, False])
+@table("push", [True, False])
 def test_credits_that_only_what_is_waited_for_implies(push: bool) -> None:
     """Every rank raises flags of every rank, but a causal loop waits for those before it only."""
     for ranks in (1, 2, 4):
@@ -296,7 +297,7 @@ def test_a_rank_that_stores_its_own_and_hands_on_others(ranks: int, rows: int) -
 
 
 # ------------------------------------------------------------------------------------------------------------ who is told
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@table("ranks", [1, 2, 3, 4])
 def test_axes_that_only_choose_who_is_told(ranks: int) -> None:
     """`send_back` has a tile per rank, and tells one rank of each."""
     sizes = {"experts": 5, "C": 8, "H": 16, "T": 9, "k": 2}
@@ -376,7 +377,7 @@ def away(owner: str, *, push: bool = True) -> Operator:
     return language.elsewhere(owner).schedule(placements)
 
 
-@settings(max_examples=30, deadline=None)
+@cases(30)
 @given(
     rows=st.integers(1, 30),
     ranks=st.integers(1, 5),
@@ -404,8 +405,8 @@ def test_a_step_runs_where_its_tiles_are_held() -> None:
     assert "if RANKS - 1 == rank:" in lines(plan)
 
 
-@pytest.mark.parametrize(
-    ("owner", "why"),
+@table(
+    "owner, why",
     [
         ("m, k -> (m + k) % R", "it looks at two axes"),
         ("m -> m", "position 3 would lie with rank 3 of 3"),
@@ -419,8 +420,8 @@ def test_owner_maps_that_cannot_be_kept(owner: str, why: str) -> None:
     assert error.why == why
 
 
-@pytest.mark.parametrize(
-    ("owner", "hint"),
+@table(
+    "owner, hint",
     [
         ("m -> m", "end it with `% R`"),
         ("m -> (m - 3) % R", "add `R` before `% R`: of what is below 0 that is below 0, too"),
@@ -474,7 +475,7 @@ def waits_of(text: str) -> list[str]:
     return [name for name in called if "_wait_" in name]
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@table("ranks", [1, 3])
 def test_a_wait_for_all_that_all_ranks_write_looks_at_the_flags_of_each(ranks: int) -> None:
     """A tensor that is waited for as a whole has a flag for each rank that writes it: its own alone would not do."""
     plan = plan_of(spread_first, ranks, {"M": 7, "K": 2}, spread=sms(M=2), after_all=sms(M=4))
@@ -533,20 +534,20 @@ def test_experts_are_taken_along_the_ring() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- parts of SMs
-@pytest.mark.parametrize(("part", "count"), [(0.25, 16), (0.5, 32), (0.001, 1)])
+@table("part, count", [(0.25, 16), (0.5, 32), (0.001, 1)])
 def test_a_part_of_the_sms_is_a_number_on_each_device(part: float, count: int) -> None:
     """Whoever has none gets what is left of the 64."""
     plan = plan_of(ag_gemm, 2, SIZES, gather=sms(part, M=16, push=True), matmul=TILE)
     assert {s.path: s.workers for s in plan.steps} == {"gather": count, "matmul": 64 - count}
 
 
-@pytest.mark.parametrize("part", [0.0, 1.0, 1.5, -0.5])
+@table("part", [0.0, 1.0, 1.5, -0.5])
 def test_a_part_lies_between_nothing_and_all(part: float) -> None:
     with pytest.raises(TilelinkError, match=r"(?s)TL329.*between 0 and 1"):
         sms(part)
 
 
-@pytest.mark.parametrize(("capability", "stages"), [(90, 5), (80, 5), (94, 2)])
+@table("capability, stages", [(90, 5), (80, 5), (94, 2)])
 def test_amd_gets_two_stages_at_most(capability: int, stages: int) -> None:
     """A GPU of NVIDIA's takes as many as its shared memory holds, when it compiles."""
     placed = ag_gemm.schedule(matmul=sms(M=16, N=32, K=64, num_stages=5))

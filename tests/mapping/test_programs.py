@@ -14,6 +14,7 @@ from benchmarks.mutants.bodies import with_body
 from tests.frontend.harness import load, message
 from tests.mapping.oracle import asked, assert_right
 from tests.mapping.plans import form, plan_of, verify
+from tests.selection import table
 from tilelink import Operator, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -89,7 +90,7 @@ def said(case: Case, folder: Path) -> str:
     return message(cause, folder).replace(f"{FILE.parents[2]}/", "")
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in read()])
+@table("case", [pytest.param(c, id=c.name) for c in read()])
 def test_what_is_said(case: Case, tmp_path: Path) -> None:
     assert said(case, tmp_path) == case.text
 
@@ -195,7 +196,7 @@ def test_a_wait_in_a_while() -> None:
     assert (error.code, error.message) == ("TL602", "`rows` is read and no wait covers it")
 
 
-@pytest.mark.parametrize("as_often", ["once or never", "as data says"])
+@table("as_often", ["once or never", "as data says"])
 def test_a_notify_that_data_decides(as_often: str) -> None:
     """The frontend refuses it before (TL160, TL162)."""
 
@@ -226,8 +227,8 @@ def without(kind: type[Op]) -> Any:
     return lambda op: () if isinstance(op, kind) else (op,)
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "code"),
+@table(
+    "path, kind, code",
     [("gather", Wait, "TL602"), ("matmul", Wait, "TL602"), ("gather", Notify, "TL603")],
 )
 def test_a_statement_that_is_taken_out(path: str, kind: Any, code: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mapping.plans import form, forms
+from tests.selection import cases
 from tilelink.ir import formula as F
 from tilelink.ir.partition import ChannelAxis, GridAxis, part
 from tilelink.ir.streams import Copy, Set, Wait, actions
@@ -186,7 +187,7 @@ def test_a_ring_takes_one_part_after_the_other(
 
 
 # ------------------------------------------------------------------------------------------------------------ copy engines
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(
     name=st.sampled_from([n for n in sorted(forms()) if "copy engine" in n]),
     ranks=st.integers(1, 6),

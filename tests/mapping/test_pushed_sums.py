@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tests.mapping.shelf_graphs import pushed_sum
+from tests.selection import table
 from tilelink import fused, sms
 from tilelink.ir.plan import Plan
 
@@ -18,8 +17,8 @@ def summed(ranks: int, order: str, **more: Any) -> Plan:
     return plan_of(pushed_sum, ranks, {"M": 12, "N": 8}, **placed, **more)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("order", ["ring+1", "row"])
+@table("ranks", [2, 3])
+@table("order", ["ring+1", "row"])
 def test_own_rows_come_last_or_part_by_part(ranks: int, order: str) -> None:
     assert_right(summed(ranks, order))
 

@@ -11,6 +11,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
+from tests.selection import table
 from tilelink import TilelinkError, sms
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Sms
@@ -69,8 +70,8 @@ def test_whoever_has_no_number_shares(first: Sms, second: Sms, workers: tuple[in
         assert torch.equal(got, 2 * x)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "asked"),
+@table(
+    "first, second, asked",
     [(own(3), own(2), 5), (own(4), own(), 5), (own(2), shared(3), 5), (own(4), shared(), 5)],
 )
 def test_more_than_there_are(first: Sms, second: Sms, asked: int) -> None:

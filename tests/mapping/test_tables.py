@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
+from tests.selection import table
 from tilelink import Operator, operator, sms
 from tilelink.ir.plan import Launch, Plan
 
@@ -80,7 +79,7 @@ def assert_read_too_early(plan: Plan) -> None:
     assert error.loc is not None
 
 
-@pytest.mark.parametrize("program", [grouped, patient])
+@table("program", [grouped, patient])
 def test_a_table_that_an_earlier_kernel_makes(program: Any) -> None:
     assert_right(planned(program))
 
@@ -90,7 +89,7 @@ def test_a_table_that_is_read_without_a_wait() -> None:
     assert assert_refused(planned(curious), "TL602").message == "`start` is read and no wait covers it"
 
 
-@pytest.mark.parametrize("program", [grouped, patient])
+@table("program", [grouped, patient])
 def test_a_table_that_is_made_beside(program: Any) -> None:
     """How many tiles there are is read before the first of them: a wait in a tile, by flags, comes too late for that."""
     assert_read_too_early(planned(program, summed=sms(1, own_kernel=True)))

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
+from tests.selection import table
 from tilelink import Operator, sms
 from tilelink.ir.plan import Plan
 from tilelink.ops import all_reduce_one_shot
@@ -44,7 +43,7 @@ def test_each_tile_waits_for_itself_elsewhere() -> None:
     assert_right(planned(3, 2, 20))
 
 
-@pytest.mark.parametrize(("operator", "flags"), [(all_reduce_one_shot, {"inbox": 2}), (too_late, {})])
+@table("operator, flags", [(all_reduce_one_shot, {"inbox": 2}), (too_late, {})])
 def test_what_would_wait_forever_is_refused(operator: Operator, flags: dict[str, int]) -> None:
     """A flag that two tiles raise, or a notify behind the wait."""
     assert_refused(planned(2, 2, 16, operator, **flags), "TL605")

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 import tilelink
 import tilelink.language as tl
 from benchmarks.mutants.bodies import with_body
@@ -17,6 +15,7 @@ from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import form, plan_of, unguarded, with_axis, with_channel, with_signal, with_step
 from tests.mapping.shelf import double, local
 from tests.operators.test_fused_tiles import of_two
+from tests.selection import table
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.plan import MAIN, Fork, Join, Launch, Plan
@@ -208,7 +207,7 @@ def test_a_condition_on_data_hides_no_circle() -> None:
     assert_refused(plan, "TL605")
 
 
-@pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
+@table("made", WRONG, ids=lambda made: made.__name__)
 def test_it_is_refused(made: Callable[[], Plan]) -> None:
     assert_refused(made(), WRONG[made])
 

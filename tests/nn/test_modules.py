@@ -15,6 +15,7 @@ from torch import nn
 import tilelink
 from tests.nn.test_operators import assert_close
 from tests.operators.problems import part
+from tests.selection import table
 from tilelink.nn import (
     ColumnParallelLinear,
     ParallelAttention,
@@ -388,7 +389,7 @@ REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSALS)
+@table("case", REFUSALS)
 def test_refusals(case: str) -> None:
     refused, text = REFUSALS[case]
 

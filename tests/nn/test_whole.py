@@ -14,6 +14,7 @@ from torch import nn
 import tilelink
 from tests.nn.test_operators import assert_close
 from tests.operators.problems import part
+from tests.selection import table, thorough
 from tilelink.nn import (
     ColumnParallelLinear,
     Layer,
@@ -79,7 +80,7 @@ def assert_same(state: dict[str, Any], want: dict[str, Any]) -> None:
         assert torch.equal(state[name], tensor), name
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, thorough(4)])
 def test_torchs_layers_to_split_ones_and_back(ranks: int) -> None:
     whole, x = plain(), torch.randn(8, FEATURES)
     wanted = whole(x)
@@ -165,7 +166,7 @@ REFUSALS: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSALS)
+@table("case", REFUSALS)
 def test_refusals(case: str) -> None:
     """Nothing is loaded then."""
     change, why = REFUSALS[case]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.operators.problems import part
+from tests.selection import first
 
 T = torch.Tensor
 H, I, E, K = 24, 20, 5, 3  # noqa: E741  # as the signatures call them
@@ -26,7 +27,13 @@ ROUTINGS: dict[str, Callable[[int], T]] = {
     "some choices of nobody": lambda t: torch.where(_random(t) == 1, -1, _random(t)),
 }
 EACH_ROUTING = pytest.mark.parametrize(
-    "routing", [pytest.param(r, marks=pytest.mark.each_triton) if r == "random" else r for r in ROUTINGS]
+    "routing",
+    [
+        pytest.param("random", marks=pytest.mark.each_triton),
+        *first(
+            1, ["all tokens to the first", *(r for r in ROUTINGS if r not in ("random", "all tokens to the first"))]
+        ),
+    ],
 )
 
 

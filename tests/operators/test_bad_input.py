@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
@@ -31,8 +32,8 @@ def on_each(*rows: int, **given: Any) -> Any:
     return tilelink.launch(lambda: ag_gemm(torch.ones(rows[tilelink.rank()], 4), W, **given), len(rows))
 
 
-@pytest.mark.parametrize(
-    ("make", "what"),
+@table(
+    "make, what",
     [
         (lambda: sms(M="16"), "the tile along `M` is '16'"),
         (lambda: sms(1.5), "`count` is 1.5"),
@@ -70,9 +71,9 @@ def test_lists_of_differing_lengths() -> None:
     assert said(lambda: ag_gemm([], [])).startswith("TL238: argument 1 is no list of one or more tensors")
 
 
-@pytest.mark.parametrize("look", [ag_gemm.wiring, ag_gemm.plan, ag_gemm.verify, ag_gemm.source])
-@pytest.mark.parametrize(
-    ("lists", "given", "what"),
+@table("look", [ag_gemm.wiring, ag_gemm.plan, ag_gemm.verify, ag_gemm.source])
+@table(
+    "lists, given, what",
     [
         (([X, X], [W]), {}, "argument 2 is no list of 2 tensors"),
         (([X], [W, W]), {}, "argument 2 is no list of 1 tensors"),
@@ -104,7 +105,7 @@ def test_lists_of_results() -> None:
     assert said(lambda: ag_gemm([X, X], [W, W], out=outs[:1])).startswith("TL238: argument 3 is no list of 2 tensors")
 
 
-@pytest.mark.parametrize("ranks", [0, -1, "2", 2.0, True])
+@table("ranks", [0, -1, "2", 2.0, True])
 def test_a_number_of_ranks_that_is_none(ranks: Any) -> None:
     for call in (lambda: ag_gemm.plan(X, W, ranks=ranks), lambda: tilelink.launch(lambda: None, ranks)):
         assert said(call).startswith(f"TL239: {ranks!r} is no number of ranks")
@@ -129,7 +130,7 @@ def test_an_argument_without_data() -> None:
     assert said(lambda: ag_gemm(X.to("meta"), W)).startswith("TL225: argument 1 of `ag_gemm` is on meta")
 
 
-@pytest.mark.parametrize("size", [-1, 2**31, 1.5, "4", float("nan"), None])
+@table("size", [-1, 2**31, 1.5, "4", float("nan"), None])
 def test_a_size_that_is_none(size: Any) -> None:
     assert said(lambda: on_each(4, 4, M=size)).startswith(f"TL205: `M={size!r}` is no size")
 
@@ -201,8 +202,8 @@ def halved(x: Any, weight: Any) -> Any:
     return matmul(x, weight)
 
 
-@pytest.mark.parametrize(
-    ("call", "what", "hint"),
+@table(
+    "call, what, hint",
     [
         (lambda: ag_gemm([X], [W], Q=3), "`ag_gemm` has no `Q=`", "it takes `M=`, `K=`, `N=`"),
         (lambda: ag_gemm(X, W, Q=3), "`ag_gemm` has no `Q=`", "it takes `M=`, `K=`, `N=`"),

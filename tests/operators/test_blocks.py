@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.selection import table
 from tilelink.device import blocks
 
 
@@ -39,8 +39,8 @@ def marked(numbers: Any) -> Any:
     return mark(numbers)
 
 
-@pytest.mark.parametrize("each", [1, 2, 3])
-@pytest.mark.parametrize("pieces", [[3, 0, 1, 2], [1], [0, 0, 4, 7], [2, 2, 2, 2, 2]])
+@table("each", [1, 2, 3])
+@table("pieces", [[3, 0, 1, 2], [1], [0, 0, 4, 7], [2, 2, 2, 2, 2]])
 def test_the_first_pieces_of_all_segments_come_first(pieces: list[int], each: int) -> None:
     tiles = [(segment, piece) for segment, n in enumerate(pieces) for piece in range(n)]
     want = sorted(tiles, key=lambda tile: tile[1] // each)

@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
+from tests.selection import table, thorough
 from tilelink import ops
 from tilelink.ir.schedule import COPY_ENGINE, WORKERS
 
@@ -27,7 +28,8 @@ def all_reduced(ranks: int, m: int, dtype: torch.dtype = torch.float32, form: st
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("ranks", "m"), [(1, 5), pytest.param(2, 13, marks=pytest.mark.each_triton), (3, 1), (4, 13), (8, 9)]
+    ("ranks", "m"),
+    [(1, 5), pytest.param(2, 13, marks=pytest.mark.each_triton), (3, 1), thorough(4, 13), thorough(8, 9)],
 )
 def test_all_reduce(form: str, ranks: int, m: int) -> None:
     """Also with fewer rows than ranks, and with parts of which the last are shorter or empty."""
@@ -36,7 +38,7 @@ def test_all_reduce(form: str, ranks: int, m: int) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_reduce_in_bf16(form: str) -> None:
-    assert_as_torch(ops.all_reduce, all_reduced(4, 6, torch.bfloat16, form), 4)
+    assert_as_torch(ops.all_reduce, all_reduced(2, 5, torch.bfloat16, form), 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64, torch.float64], ids=str)
@@ -53,14 +55,14 @@ def test_sums_that_fp32_cannot_hold(form: str, dtype: torch.dtype) -> None:
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_all_ranks_get_the_same_bits(form: str) -> None:
     x = random(3, 7, 40)
     first, *others = ops.all_reduce(list(x), form=form)
     assert all(torch.equal(first, o) for o in others)
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(1, 2048), (2, 2048), (3, 480), (4, 213), (8, 60)])
+@table("ranks, most", [(1, 2048), (2, 2048), (3, 480), (4, 213), (8, 60)])
 def test_the_form_follows_from_the_bytes_and_the_ranks(ranks: int, most: int) -> None:
     """Sending everything to everyone pays the longer the fewer there are; two send no byte less with a hop more."""
 
@@ -123,8 +125,8 @@ def test_large_collectives_have_links_and_memory_busy_at_once(name: str, ranks: 
         assert {path.rpartition(".")[2]: n for path, n in kernel.roles} == workers
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_to_all"])
+@table("rank", [0, 2])
+@table("name", ["all_reduce", "reduce_scatter", "all_to_all"])
 def test_large_collectives_go_through_all_parts_side_by_side(name: str, rank: int) -> None:
     """Nobody gets all of his part before another gets anything; the last part is shorter."""
     plan = getattr(ops, name).plan(torch.empty(5000, 2048, dtype=torch.bfloat16, device="meta"), ranks=3)
@@ -133,7 +135,7 @@ def test_large_collectives_go_through_all_parts_side_by_side(name: str, rank: in
     assert [b % 1667 for b in begins] == sorted(b % 1667 for b in begins)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 2048), (4096, 2048), (1 << 20, 2), (2, 1 << 20)])
+@table("shape", [(1, 1), (3, 5), (16, 2048), (4096, 2048), (1 << 20, 2), (2, 1 << 20)])
 def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) -> None:
     """And are no larger than four times what makes 128 of them; those of sums are as large as registers hold."""
     x = torch.empty(*shape, dtype=torch.bfloat16, device="meta")
@@ -147,7 +149,7 @@ def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", [1, thorough(2), thorough(4), 8])
 @pytest.mark.parametrize("form", ["one_shot", "two_shot"])
 def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int, dtype: torch.dtype) -> None:
     """What all ranks have sent of a tile is under way at once; a rank's part is 128 tiles or more, unless these are tiny, or
@@ -164,7 +166,13 @@ def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int,
 
 
 # ------------------------------------------------------------------------------------------------------------- resharding
-RANK_COUNTS = [(1, 5), (2, 13), pytest.param(3, 10, marks=pytest.mark.each_triton), (4, 2), (8, 9)]
+RANK_COUNTS = [
+    (1, 5),
+    thorough(2, 13),
+    pytest.param(3, 10, marks=pytest.mark.each_triton),
+    (4, 2),
+    thorough(8, 9),
+]
 
 
 def test_what_was_pushed_is_kept_by_a_copy_engine() -> None:
@@ -196,8 +204,8 @@ def test_all_to_all(ranks: int, m: int) -> None:
 @pytest.mark.parametrize("name", ["all_gather", "all_to_all", "reduce_scatter", "all_reduce_two_shot"])
 def test_calls_of_other_sizes_between(name: str) -> None:
     """Flags of one call are others in the next; their totals go on. The first is the largest: memory is not made anew."""
-    ranks = 3
-    each_size = [list(random(ranks, m, 1024)) for m in (21, 12, 6, 6)]
+    ranks = 2
+    each_size = [list(random(ranks, m, 1024)) for m in (20, 12, 6, 6)]
 
     def main() -> list[torch.Tensor]:
         return [getattr(ops, name)(x[tilelink.rank()]) for x in each_size]
@@ -230,7 +238,13 @@ class _Expected:
 
 @pytest.mark.parametrize(
     ("ranks", "s", "heads"),
-    [(1, 5, 3), (2, 8, 4), pytest.param(3, 10, 4, marks=pytest.mark.each_triton), (4, 3, 8), (8, 16, 8)],
+    [
+        (1, 5, 3),
+        thorough(2, 8, 4),
+        pytest.param(3, 10, 4, marks=pytest.mark.each_triton),
+        (4, 3, 8),
+        thorough(8, 16, 8),
+    ],
 )
 def test_positions_for_heads_and_back(ranks: int, s: int, heads: int) -> None:
     x = random(s, heads, 3)
@@ -259,10 +273,11 @@ PRODUCTS = {
 @pytest.mark.parametrize(
     ("name", "ranks", "m"),
     [
-        *((n, r, m) for n in PRODUCTS for r, m in ((1, 5), (4, 1))),
+        *((n, *((1, 5), (4, 1))[k % 2]) for k, n in enumerate(PRODUCTS)),
+        *(thorough(n, *((4, 1), (1, 5))[k % 2]) for k, n in enumerate(PRODUCTS)),
         *(pytest.param(n, 3, 13, marks=pytest.mark.each_triton) for n in PRODUCTS),
-        ("one shot, exchanged behind", 8, 17),
-        ("two shots, pushed from the epilogue", 8, 17),
+        thorough("one shot, exchanged behind", 8, 17),
+        thorough("two shots, pushed from the epilogue", 8, 17),
     ],
 )
 def test_gemm_ar(name: str, ranks: int, m: int) -> None:

@@ -16,7 +16,7 @@ from tests.mapping.plans import Sizes, plan_of, with_channel
 from tests.mapping.shelf import local, rowwise
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import elsewhere, mlp, ring_gather, send
-from tests.selection import sampled
+from tests.selection import sampled, table
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.schedule import Placement
@@ -262,7 +262,7 @@ def refused(op: Operator, ranks: int, sizes: Sizes, **given: Any) -> TilelinkErr
     return caught.value
 
 
-@pytest.mark.parametrize("gathered", [copy_engine(push=True), sms(2, M=2, push=True)], ids=["copy engine", "SMs"])
+@table("gathered", [copy_engine(push=True), sms(2, M=2, push=True)], ids=["copy engine", "SMs"])
 def test_nobody_pulls_what_others_have_pushed(gathered: Placement) -> None:
     sizes = {"M": 4, "N": 2}
     error = refused(sent_on, 2, sizes, gather=gathered, share=sms(2, M=2, push=False))

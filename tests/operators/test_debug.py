@@ -14,6 +14,7 @@ from tests.operators import test_ep
 from tests.operators.problems import part
 from tests.operators.routings import Mixture
 from tests.operators.test_moe import FEW, JOBS, assert_mixtures
+from tests.selection import table, thorough
 from tilelink import TilelinkError, sms
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
@@ -99,8 +100,8 @@ def test_an_assertion_of_the_users() -> None:
     assert "the value 105" in str(found[0])
 
 
-@pytest.mark.parametrize(
-    ("order", "why"),
+@table(
+    "order, why",
     [([0, 1, 2, 2, 4, 5], "2 is there 2 times"), ([0, 1, 2, 3, 4, 6], "6 is not below 6")],
 )
 def test_an_argument_that_is_no_permutation(order: list[int], why: str) -> None:
@@ -121,7 +122,7 @@ def test_right_tables_of_expert_parallelism_pass() -> None:
     )
 
 
-@pytest.mark.parametrize("start", [[0, 3, 2, 6], [1, 2, 3, 4], [0, 2, 4, 99]])
+@table("start", [[0, 3, 2, 6], [1, 2, 3, 4], [0, 2, 4, 99]])
 def test_offsets_that_are_none(start: list[int]) -> None:
     """Nothing is written where there is no room for it."""
 
@@ -164,8 +165,8 @@ def test_a_choice_of_an_expert_that_is_not_there() -> None:
         assert found[1].message == f"argument `choice` of `{name}` is no `<{size}`: 4 is not below 4"
 
 
-@pytest.mark.parametrize(
-    ("start", "slot", "why"),
+@table(
+    "start, slot, why",
     [
         ([0, 4, 3, 6], [0, 1, 2, 3, 4, 5], "argument `start` of `moe_rs` is no `offsets`: entry 2 is 3, after 4"),
         (
@@ -231,8 +232,8 @@ def picked_from_all(rows: Any, order: Any) -> Any:
     return pick_awaited(gather(rows), order)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("bad", [-1, -5, 7, 100, 2**40, -(2**40)])
+@pytest.mark.parametrize("ranks", [1, thorough(2), 3, thorough(4)])
+@pytest.mark.parametrize("bad", [-1, thorough(-5), 7, thorough(100), 2**40, thorough(-(2**40))])
 def test_a_position_of_a_table_that_is_awaited(bad: int, ranks: int) -> None:
     """A bad one reads nothing, awaits a flag that there is, and is found in debug mode; -1 is no row."""
     rows, order = torch.rand(7, 8), torch.tensor([0, bad, 6, 3])

@@ -16,6 +16,7 @@ import tilelink.language as tl
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import plan_of
 from tests.operators.problems import RS
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
@@ -55,7 +56,7 @@ def test_against_torch(name: str, watchdog: float | None, ranks: int) -> None:
     tilelink.launch(main, ranks, seed=ranks, straggler=ranks - 1, watchdog=watchdog)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@table("name", OPERATORS)
 def test_the_plan_is_right(name: str) -> None:
     entries = dict(OPERATORS[name].schedules.entries)
     plan = plan_of(gemm_rs, 3, SIZES, **entries)
@@ -105,8 +106,8 @@ def last_first(tile: tuple[int, ...], rank: int, ranks: int) -> int:
     return -tile[0]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "why"),
+@table(
+    "schedule, why",
     [
         ({"matmul": sms(M=16, N=64, K=16, order="ring")}, "`matmul` does not make this rank's own tiles last"),
         ({"matmul": sms(M=16, N=64, K=16, order="column")}, "`matmul` does not make this rank's own tiles last"),

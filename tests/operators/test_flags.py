@@ -9,6 +9,7 @@ import torch
 
 import tilelink.language as tl
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
+from tests.selection import table, thorough
 from tilelink import copy_engine, library, operator, program, sms
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.ops.programs import gather, reduce
@@ -77,7 +78,7 @@ def along_both(x: Any) -> Any:
     return reduce(spread(gather(x), over="B"))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, thorough(2), 3])
 def test_a_walk_by_flags_counts_from_its_ranks_part(ranks: int) -> None:
     x = split(random(5, 2), ranks)
     wanted = each([3 * torch.cat(x)] * ranks, [3 * part.sum(0) + part for part in x])
@@ -98,7 +99,7 @@ def test_a_function_fills_what_nobody_takes() -> None:
     assert_as_torch(beside, Problem([(x, weight)] * 2, [(3 * x,)] * 2), 2)
 
 
-@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 2), (3, 2)])
+@table("sizes", [(2, 1), (1, 2), (2, 2), (3, 2)])
 def test_parts_along_one_axis_of_ranks_are_not_those_along_another(sizes: tuple[int, int]) -> None:
     a, b = sizes
     mesh = Topology(a * b, axes=(RankAxis("A", a), RankAxis("B", b)))

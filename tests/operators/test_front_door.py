@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 
 LISTS = [torch.zeros(8, 16)] * 2, [torch.zeros(16, 8)] * 2
@@ -83,7 +84,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@table("what", REFUSED)
 def test_what_cannot_be_is_said(what: str) -> None:
     call, message = REFUSED[what]
     with pytest.raises(TilelinkError) as caught:

@@ -14,7 +14,7 @@ import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tests.operators.problems import part
-from tests.selection import sampled
+from tests.selection import sampled, table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.errors import TilelinkError
 from tilelink.ops.programs import gather, keep, matmul, move, reduce, scatter
@@ -199,7 +199,7 @@ def test_against_torch(name: str) -> None:
     tilelink.launch(main, 3, seed=1, straggler=2)
 
 
-@pytest.mark.parametrize("name", sampled(CASES))
+@table("name", sampled(CASES))
 def test_the_plan_is_right(name: str) -> None:
     operator, placements = CASES[name]
     plan = plan_of(operator, 3, {"M": 70, "K": 48, "N": 100}, **placements)
@@ -241,7 +241,7 @@ def heads_summed(x: Any, weight: Any) -> Any:
     return over_heads(scatter(by_heads(x, weight)))
 
 
-@pytest.mark.parametrize("deferred", [False, True])
+@table("deferred", [False, True])
 def test_a_tile_for_several_of_the_host_s(deferred: bool) -> None:
     """It would be made once for each of them."""
     placed = {"by_heads": TILES, "scatter": ROWS, "over_heads": fused("by_heads", deferred=deferred)}
@@ -274,7 +274,7 @@ def test_a_movement_over_all_ranks_behind_a_program_of_one_part() -> None:
     )
 
 
-@pytest.mark.parametrize("axes", [(0, 0), (1, 0)])
+@table("axes", [(0, 0), (1, 0)])
 def test_the_proof_sees_both(axes: tuple[int, int]) -> None:
     """The same tile once for each tile of its host, and pieces that are not columns of the host's tile."""
     operator, placements = CASES["columns, pieces"]

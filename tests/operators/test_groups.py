@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import tilelink
 from tests.operators.problems import AG, RS, Call
+from tests.selection import table
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.runtime.session import require
@@ -146,7 +147,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSALS)
+@table("case", REFUSALS)
 def test_refusals(case: str) -> None:
     refused, text = REFUSALS[case]
 

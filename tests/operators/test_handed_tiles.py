@@ -11,6 +11,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.operators.language import ring_gather
+from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, fused, sms
 from tilelink.codegen.memory import lanewise
 from tilelink.ir.topology import Device, Topology
@@ -145,7 +146,7 @@ REFUSED: dict[str, tuple[Operator, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@table("name", REFUSED)
 def test_what_a_host_does_not_hand_over_cannot_be_fused(name: str) -> None:
     op, why = REFUSED[name]
     shape = (2, 4, 4) if name == "what it pushes" else (4, 4)

@@ -15,6 +15,7 @@ from tests.mapping.oracle import assert_right
 from tests.mapping.plans import plan_of, verify
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.problems import AG, RS, Kind, assert_calls
+from tests.selection import table, thorough
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Join, Launch, Plan, Transfer
@@ -60,7 +61,7 @@ FORMS = [(AG, name, op) for name, op in AG_FORMS.items()] + [(RS, name, op) for 
 
 
 @pytest.mark.parametrize(("kind", "name", "op"), FORMS, ids=[f"{k.name} {n}" for k, n, _ in FORMS])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3, thorough(4)])
 def test_against_torch(kind: Kind, name: str, op: Operator, ranks: int) -> None:
     """Three calls with data of their own: ragged parts, and a rank without rows."""
     for rows in (33, 2) if ranks > 2 else (33,):
@@ -130,7 +131,7 @@ def squares(x: Any) -> Any:
     return times(*[gather(x)] * 2)
 
 
-@pytest.mark.parametrize("step", [sms(M=4, N=4), library("torch.mm", M="M/R")], ids=["SMs", "library"])
+@table("step", [sms(M=4, N=4), library("torch.mm", M="M/R")], ids=["SMs", "library"])
 def test_a_tensor_that_is_read_at_two_tiles_is_not_read_in_place(step: Placement) -> None:
     """Whose own part it is would have two answers."""
     plan = plan_of(gram, 3, {"M": 12, "K": 4}, gather=copy_engine(push=True), against=step)
@@ -286,7 +287,7 @@ def test_a_function_that_refuses_its_views_is_named_with_them() -> None:
     assert error.why == "it is called as torch.add(float32[16, 16], float32[16, 24], out=float32[16, 24])"
 
 
-@pytest.mark.parametrize("name", ["torch.no_such_thing", "no_such_module.mm", "torch", "", "mm"])
+@table("name", ["torch.no_such_thing", "no_such_module.mm", "torch", "", "mm"])
 def test_functions_that_are_not_there(name: str) -> None:
     with pytest.raises(TilelinkError, match="TL408"):
         library(name, M="M/R")
@@ -335,8 +336,8 @@ def only(signature: str, body: Callable[..., Any]) -> Operator:
     return wired
 
 
-@pytest.mark.parametrize(
-    ("op", "step", "placement", "why"),
+@table(
+    "op, step, placement, why",
     [
         (ag_gemm, "gather", PARTS, "it only moves: there is nothing to compute"),
         (

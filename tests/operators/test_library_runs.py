@@ -18,6 +18,7 @@ from tests.mapping.plans import plan_of, with_step
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import matmul_as_it_comes
 from tests.operators.test_attention import problem
+from tests.selection import table, thorough
 from tilelink import Operator, TilelinkError, by_panels, copy_engine, library, operator, ops, program, sms
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
@@ -51,7 +52,9 @@ def test_against_torch(form: str) -> None:
     assert_as_torch(FORMS[form], problem(3, 17, heads=4, groups=2), 3)
 
 
-@pytest.mark.parametrize(("ranks", "s", "causal"), [(1, 4, True), (2, 7, False), (4, 5, True), (4, 11, False)])
+@pytest.mark.parametrize(
+    ("ranks", "s", "causal"), [(1, 4, True), thorough(2, 7, False), (4, 5, True), thorough(4, 11, False)]
+)
 def test_rank_counts(ranks: int, s: int, causal: bool) -> None:
     assert_as_torch(AG, problem(ranks, s, causal=causal, dtype=torch.bfloat16, scale=0.3), ranks)
 
@@ -259,7 +262,7 @@ def test_without_a_diagonal_all_runs_are_taken_as_they_arrive_in_the_ring() -> N
     assert [run.at[-1][1] // 16 for run in runs_in(found)] == [2, 3, 0, 1]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_runs_are_what_the_program_walks(form: str) -> None:
     """Each position that a row of the tile sees is in one run; none that no row sees is in any."""
     plan = planned(FORMS[form], 3)
@@ -272,7 +275,7 @@ def test_runs_are_what_the_program_walks(form: str) -> None:
                 assert seen == list(range(of_tile[0]["S"][1]))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_the_plan_is_right(form: str) -> None:
     plan = planned(FORMS[form], 3)
     assert_right(plan)
@@ -371,8 +374,8 @@ def alone(body: Any, split: str = "") -> tuple[Operator, dict[str, Any]]:
     return of_one, {"only": library(product, K=4)}
 
 
-@pytest.mark.parametrize(
-    ("op", "placed", "why"),
+@table(
+    "op, placed, why",
     [
         (ops.ag_attention, {"flash": library("torch.mm", T="T/R")}, "it walks `h` one at a time"),
         (ops.ag_attention, {"flash": library(NAME, D=8)}, "the program stores all of `D` with each tile"),

@@ -15,6 +15,7 @@ from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import form, forms, plan_of
 from tests.mapping.shelf import wired
 from tests.operators.against_torch import random, split
+from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Fork, Join, Keep, Launch, Plan, Stage
@@ -107,7 +108,7 @@ def assert_right_on_few_sms(operator: Operator) -> None:
             torch.testing.assert_close(got, x @ w, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_own_parts_come_behind_the_start_of_other_copies_and_before_kernels(form: str) -> None:
     plan = plan_of(gathering(form), RANKS, {"M": ROWS, "K": 8, "N": 12})
     kinds = [type(h) for h in plan.host]

@@ -9,6 +9,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.selection import table
 from tilelink import sms
 from tilelink.frontend.program import Program
 from tilelink.ir.program import Bounds, Loop, Tiles, walk
@@ -97,7 +98,7 @@ def test_sums(program: Program) -> None:
         torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+@table("program", PROGRAMS, ids=lambda p: p.name)
 def test_each_loop_has_a_variable_of_its_own(program: Program) -> None:
     step = next(s for s in reduced(program).plan(torch.empty(4, 64), ranks=RANKS).steps if s.path == program.name)
     body = step.step.program.body

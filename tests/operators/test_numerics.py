@@ -12,7 +12,7 @@ import torch
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed, named
 from tests.operators.problems import AG, RS, Call, assert_calls, assert_results, part
-from tests.selection import sampled
+from tests.selection import sampled, thorough
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
@@ -63,7 +63,7 @@ def test_the_placements_of_an_operator_have_every_seed_type_and_straggler() -> N
         assert all(set(DTYPES) == {dtype for _, _, dtype, _ in turn} for turn in each_of)
 
 
-@pytest.mark.parametrize("ranks", [1, 8])
+@pytest.mark.parametrize("ranks", [1, 5, thorough(8)])
 @each()
 def test_rank_counts(placed: Placed, ranks: int) -> None:
     """Alone and many; every other test has two to four ranks."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tilelink import copy_engine, fused, sms
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, gemm_rs
@@ -61,7 +62,7 @@ def rows_of(m: int, tile: int, order: Any, rank: int, ranks: int = RANKS) -> lis
     return list(dict.fromkeys(rows for rows, _ in plan.step("matmul").spans(plan.env(rank))))
 
 
-@pytest.mark.parametrize(("m", "group"), [(140, 1), (140, 2), (140, 16), (96, 16)])
+@table("m, group", [(140, 1), (140, 2), (140, 16), (96, 16)])
 def test_tiles_along_the_ring_end_where_parts_do_and_parts_come_one_after_the_other(m: int, group: int) -> None:
     """What is taken first is here already: no group reaches into the next part, and no tile."""
     part = -(-m // RANKS)

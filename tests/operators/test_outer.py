@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 from tests.operators.problems import TOLERANCE, part
+from tests.selection import thorough
 from tilelink import Operator, copy_engine, sms
 from tilelink.ops import ag_moe_outer, ag_outer, outer_ag, plain
 
@@ -24,7 +25,8 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "rows", "dtype"),
     [
-        *((name, rows, torch.float32) for name in PLACEMENTS for rows in (24, 2)),
+        *((name, (24, 2)[k % 2], torch.float32) for k, name in enumerate(PLACEMENTS)),
+        *(thorough(name, (2, 24)[k % 2], torch.float32) for k, name in enumerate(PLACEMENTS)),
         *(pytest.param(name, 10, torch.bfloat16, marks=pytest.mark.each_triton) for name in PLACEMENTS),
     ],
 )

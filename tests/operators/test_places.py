@@ -10,6 +10,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.operators.against_torch import FEW, split
+from tests.selection import table
 from tilelink import Operator, TilelinkError, sms
 from tilelink.frontend.program import Program
 
@@ -61,7 +62,7 @@ def test_notifies_of_places_that_are_worked_out() -> None:
         assert torch.equal(got, 2 * x.roll(-1, 0))
 
 
-@pytest.mark.parametrize("operator", [rotation(turned_below_zero), only_turned], ids=lambda o: o.name)
+@table("operator", [rotation(turned_below_zero), only_turned], ids=lambda o: o.name)
 def test_below_zero_triton_rounds_towards_it(operator: Operator) -> None:
     """Where `(e - 1) % 4` is -1 nothing is stored, and the last row would be whatever was there."""
     error = operator.verify(torch.empty(ROWS, 8), ranks=RANKS).error

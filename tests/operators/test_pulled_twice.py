@@ -13,6 +13,7 @@ import tilelink
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import plan_of
 from tests.operators.language import ring_gather
+from tests.selection import table
 from tilelink import copy_engine, sms
 from tilelink.ir.streams import Set, actions
 from tilelink.mapping.lower import lower
@@ -62,7 +63,7 @@ def test_who_pulls_from_a_pull_is_told(rows: int, first: str, then: str) -> None
         assert torch.equal(gathered, torch.stack([own[0][mine]] * RANKS))
 
 
-@pytest.mark.parametrize("then", THEN)
+@table("then", THEN)
 def test_a_movement_out_of_this_ranks_slice_pulls_nothing(then: str) -> None:
     """The rows of a ring all-gather lie in a slice of this rank's: nobody else is told of them."""
     plan = plan_of(round_and_kept, RANKS, {"M": 7, "N": 3}, first=sms(4, M=2, K=2, order="ring"), then=THEN[then])

@@ -12,7 +12,7 @@ from hypothesis.vendor.pretty import pretty
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed
 from tests.operators.problems import AG, RS, Kind, assert_calls
-from tests.selection import sampled
+from tests.selection import sampled, table
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend.program import Program
 from tilelink.ir.plan import Plan
@@ -149,7 +149,7 @@ def by_row(tile: tuple[int, ...], rank: int, ranks: int) -> tuple[int, ...]:
     return tile
 
 
-@pytest.mark.parametrize(
+@table(
     "placement",
     [
         sms(),

@@ -10,6 +10,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.operators.against_torch import FEW
+from tests.selection import table
 from tilelink import Operator, TilelinkError
 from tilelink.frontend.program import Program
 
@@ -115,8 +116,8 @@ def test_of_a_line_too() -> None:
     torch.testing.assert_close(torch.stack(results).view(2, RANKS, N), x.sum(1, keepdim=True) - x)
 
 
-@pytest.mark.parametrize(
-    ("send", "gap"),
+@table(
+    "send, gap",
     [
         (to_others, "positions 0 to 1 of axis"),
         (to_itself, "positions 1 to 3 of axis"),
@@ -124,7 +125,7 @@ def test_of_a_line_too() -> None:
     ],
     ids=lambda v: str(v),
 )
-@pytest.mark.parametrize("axes", [None, {"NODE": 2, "GPU": RANKS}], ids=["R", "GPU"])
+@table("axes", [None, {"NODE": 2, "GPU": RANKS}], ids=["R", "GPU"])
 def test_what_is_not_sent_is_not_read(send: Program, gap: str, axes: dict[str, int] | None) -> None:
     """All are told, and nothing has come."""
     operator = along_all(send, of_all) if axes is None else along_gpus(send, of_all)

@@ -12,6 +12,7 @@ import torch
 import tilelink
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.operators import splits as ops
+from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, sms
 from tilelink.ir.partition import Channel
 from tilelink.ir.plan import Plan
@@ -91,7 +92,7 @@ def test_a_flag_for_each_column_of_tiles() -> None:
     assert (whole.joined, whole.axes) == ("start", ())
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@table("name", SCHEDULES)
 def test_the_plan_is_proven(name: str) -> None:
     assert_right(planned(name))
 
@@ -119,7 +120,7 @@ REFUSED: dict[str, tuple[str, Operator]] = {
 }
 
 
-@pytest.mark.parametrize("why", REFUSED)
+@table("why", REFUSED)
 def test_what_cannot_be_counted(why: str) -> None:
     tensor, operator = REFUSED[why]
     with pytest.raises(TilelinkError) as caught:

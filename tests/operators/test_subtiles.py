@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 from tests.operators.problems import RS
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
@@ -45,7 +46,7 @@ def planned(name: str) -> Plan:
     return tilelink.launch(lambda: OPERATORS[name].plan(*call.tensors[tilelink.rank()], **dict(call.sizes)), 3)[0]
 
 
-@pytest.mark.parametrize("checks", [Checks(), Checks(watchdog=True)], ids=["plain", "watched"])
+@table("checks", [Checks(), Checks(watchdog=True)], ids=["plain", "watched"])
 def test_the_first_subtile_waits_for_all(checks: Checks) -> None:
     """Flags of parts know no columns."""
     text = emitted(planned("copy engine"), checks).text

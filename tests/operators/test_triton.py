@@ -11,6 +11,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.operators.problems import part
+from tests.selection import table
 from tilelink import copy_engine, sms
 from tilelink.ir.schedule import Placement
 from tilelink.ops.programs import gather
@@ -97,7 +98,7 @@ def moving_down(x: Any, *, by: int) -> Any:
     return moved_down(x, by=by)
 
 
-@pytest.mark.parametrize("by", [1, 3])
+@table("by", [1, 3])
 def test_a_name_of_positions_may_change(by: int) -> None:
     x = torch.arange(50.0).view(10, 5)
     want = torch.cat([torch.zeros(by, 5), x[:-by]]) + (torch.arange(10) // 4 * 4 + (100 if by > 2 else 0))[:, None]

@@ -9,6 +9,7 @@ import torch
 
 import tilelink
 from tests.operators.unwritten import CASES, Case, by_owners
+from tests.selection import table
 from tilelink import fused, sms
 
 RANKS = 2
@@ -20,8 +21,8 @@ def arguments(case: Case) -> list[torch.Tensor]:
     return [whole[rank] for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("tile", [2, 4])
-@pytest.mark.parametrize("name", CASES)
+@table("tile", [2, 4])
+@table("name", CASES)
 def test_all_is_written_or_it_is_refused(name: str, tile: int) -> None:
     case = CASES[name]
     tiles: dict[str, Any] = dict.fromkeys(case.tiles, tile)

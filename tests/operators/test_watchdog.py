@@ -12,6 +12,7 @@ import torch
 
 import tilelink
 from tests.operators.hanging import without_notify
+from tests.selection import first, table
 from tilelink import Operator, TilelinkError, copy_engine, fused, sms
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
@@ -72,7 +73,7 @@ def failures(operator: Operator, step: str, param: str, on: int | None = None, *
     return tilelink.launch(main, RANKS, watchdog=3.0, **options)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(1, range(3)))
 def test_every_rank_names_who_waits_where_for_what_and_whom(seed: int) -> None:
     """`gather` of rank 1 pushes its rows to everybody and tells nobody."""
     found = failures(AG["push"], "gather", "rows", on=1, seed=seed)
@@ -203,7 +204,7 @@ def text(operator: Operator, checks: Checks = Checks()) -> str:
     return emitted(plan, checks).text
 
 
-@pytest.mark.parametrize("operator", [*AG.values(), *RS.values()], ids=[*AG, *RS])
+@table("operator", [*AG.values(), *RS.values()], ids=[*AG, *RS])
 def test_off_it_leaves_no_trace(operator: Operator) -> None:
     """The variant with limits differs in its waits, their parameter, and the list of what the numbers mean; and it waits for
     ranks one after the other where the other looks at the flags of all side by side."""
@@ -221,7 +222,7 @@ def test_off_it_leaves_no_trace(operator: Operator) -> None:
     assert set(numbers) <= set(listed)
 
 
-@pytest.mark.parametrize("value", ["soon", "-1", "nan"])
+@table("value", ["soon", "-1", "nan"])
 def test_seconds_are_a_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILELINK_WATCHDOG", value)
     with pytest.raises(TilelinkError, match=r"TL400.*no number of seconds"):
@@ -238,7 +239,7 @@ def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tilelink.launch(lambda: require().vigil.watchdog, 2, watchdog=7.0) == [7.0] * 2
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", first(1, range(2)))
 def test_a_slot_is_free_when_its_users_have_left_with_a_time_limit_too(seed: int) -> None:
     """One slot: every call waits for the one before, and the slowest rank still reads it."""
     operator = AG["push"].schedule(slots=1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed
 from tests.operators.problems import AG, RS
+from tests.selection import cases, table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.plan import Layout
 from tilelink.ir.topology import Topology
@@ -113,7 +114,7 @@ def test_a_group_has_a_capacity_of_its_own(taken: list[int]) -> None:
     assert len(taken) == 2 * 2
 
 
-@pytest.mark.parametrize("sizes", [{"rows": 8}, {"M": 0}])
+@table("sizes", [{"rows": 8}, {"M": 0}])
 def test_what_cannot_be_reserved(sizes: dict[str, int]) -> None:
     ((name, size),) = sizes.items()
 
@@ -127,7 +128,7 @@ def test_what_cannot_be_reserved(sizes: dict[str, int]) -> None:
     assert "signature is `M/R K, K N -> M N`" in text
 
 
-@settings(max_examples=25, deadline=None)
+@cases(25)
 @given(
     placed=st.sampled_from(PLACEMENTS),
     ranks=st.integers(1, 4),

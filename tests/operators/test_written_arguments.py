@@ -10,6 +10,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.operators.against_torch import FEW
+from tests.selection import table
 from tilelink import Operator, TilelinkError, sms
 from tilelink.runtime.session import require
 
@@ -106,7 +107,7 @@ def test_a_kernel_of_this_rank_does_not_end_what_others_push() -> None:
     assert (error.code, error.message) == ("TL609", "`spread` writes to the argument `x`, and `double` reads it")
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@table("name", REFUSED)
 def test_what_nothing_orders_is_refused(name: str) -> None:
     operator, message = REFUSED[name]
     error = operator.verify(torch.empty(13, 8), ranks=RANKS).error
@@ -135,7 +136,7 @@ TOGETHER: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
 APART = {"halves of rows": (BASE[:, :8], BASE[:, 8:]), "every other": (BASE[:, ::2], BASE[:, 1::2])}
 
 
-@pytest.mark.parametrize("name", TOGETHER)
+@table("name", TOGETHER)
 def test_an_argument_that_is_written_to_and_shares_memory_is_refused(name: str) -> None:
     """At the first call, of all ranks, and at later ones, which the same plan serves."""
     x, y = (BASE.clone().as_strided(t.shape, t.stride(), t.storage_offset()) for t in TOGETHER[name])
@@ -283,9 +284,7 @@ def test_gradients_are_not_written_over() -> None:
     tilelink.launch(main, 1, device=FEW)
 
 
-@pytest.mark.parametrize(
-    "x", [torch.zeros(1, 8).expand(13, 8), torch.zeros(20).unfold(0, 8, 1)], ids=["expanded", "windows"]
-)
+@table("x", [torch.zeros(1, 8).expand(13, 8), torch.zeros(20).unfold(0, 8, 1)], ids=["expanded", "windows"])
 def test_what_is_written_to_has_a_place_for_each_element(x: torch.Tensor) -> None:
     with pytest.raises(TilelinkError) as refused:
         tilelink.launch(lambda: of_two(x, torch.zeros(x.shape)), 1, device=FEW)
@@ -305,7 +304,7 @@ def test_nor_with_what_results_go_to() -> None:
         tilelink.launch(lambda: of_two(x, y, out=x), 1, device=FEW)
 
 
-@pytest.mark.parametrize("name", APART)
+@table("name", APART)
 def test_views_of_one_tensor_that_share_nothing_are_taken(name: str) -> None:
     whole = BASE.clone()
     x, y = (whole.as_strided(t.shape, t.stride(), t.storage_offset()) for t in APART[name])

@@ -11,6 +11,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
+from tests.selection import table
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 LINES = 15
 """Of a cell, at the most."""
@@ -43,7 +45,7 @@ def test_it_runs_and_shows_what_it_is_committed_with(
         assert found == kinds(cell), cell.source
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@table("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_its_cells_are_short_and_its_outputs_name_no_folder(path: Path) -> None:
     for cell in cells(path):
         assert len(cell.source.splitlines()) <= LINES, cell.source

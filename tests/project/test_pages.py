@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.project.users import Users
-from tests.selection import first
+from tests.selection import first, table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -103,7 +103,7 @@ def test_what_fails_is_seen(run: Run, tmp_path: Path) -> None:
         run(["wrong.py"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@table("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_make_targets_exist(page: Path) -> None:
     text = page.read_text()
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
@@ -120,7 +120,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[-\s]+", "-", w) for w in words}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@table("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_into_pages_name_a_heading(page: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link and "#" in link]
     named = [(page.parent / path if path else page, anchor) for path, anchor in (link.split("#") for link in links)]

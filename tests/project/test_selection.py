@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations, product
+from pathlib import Path
+from typing import Any
 
-from tests.selection import covering, first, sampled, words
+import pytest
+
+from tests.selection import covering, first, sampled, table, words
 
 AXES = (("pull", "push"), ("bf16", "f16", "f32"), (1, 2, 3, 4))
 
@@ -32,3 +36,55 @@ def test_each_word_of_a_list_is_kept() -> None:
 
 def test_the_first_are_kept() -> None:
     assert [len(p.marks) for p in first(2, "abcd")] == [0, 0, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------------------------------ tables
+seen: list[object] = []
+
+
+@table("text, number", [("a", 1), pytest.param("b", 2, marks=pytest.mark.thorough), ("c", 3)])
+@table("more", [10, 20])
+def test_a_table_is_one_test(text: str, number: int, more: int, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """Each row with a folder of its own."""
+    assert not (tmp_path / "here").exists()
+    (tmp_path / "here").write_text(text)
+    seen.append((text, number, more))
+    if (number, more) == (3, 20):
+        rows = "abc" if pytestconfig.getoption("--all") else "ac"
+        assert seen == [(text, 1 + "abc".index(text), more) for text in rows for more in (10, 20)]
+
+
+class Plain:
+    def getoption(self, name: str) -> bool:
+        return False
+
+
+def refused(test: Any, **fixtures: Any) -> BaseException:
+    with pytest.raises(BaseException) as caught:  # noqa: PT011  # of which kind is asked below
+        test(pytestconfig=Plain(), **fixtures)
+    return caught.value
+
+
+def test_all_rows_that_fail_are_raised_and_named() -> None:
+    @table("n", range(4), ids=str)
+    def odd(n: int) -> None:
+        if n == 2:
+            pytest.fail("two")
+        assert n % 2
+
+    found = refused(odd)
+    assert isinstance(found, BaseExceptionGroup)
+    assert found.message == "2 of 4 rows"
+    assert [e.__notes__ for e in found.exceptions] == [["row 1: 0"], ["row 3: 2"]]
+
+
+def test_one_row_that_fails_is_raised_as_it_is() -> None:
+    @table("text", ["", "b", pytest.param("", id="none", marks=pytest.mark.thorough)])
+    def full(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Plain, "text", text, raising=False)
+        assert text
+
+    found = refused(full, monkeypatch=None)
+    assert isinstance(found, AssertionError)
+    assert found.__notes__ == ["row 1: "]
+    assert not hasattr(Plain, "text")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
+from tests.selection import table
 
 T = TypeVar("T", bound=ast.AST)
 
@@ -95,7 +95,7 @@ def test_the_environment_is_read_in_one_module() -> None:
     assert found == {THE_ONE_THAT_READS_THE_ENVIRONMENT}
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+@table("room", ROOMS, ids=lambda room: room.name)
 def test_a_room_says_what_it_knows(room: Path) -> None:
     docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     positions = [docstring.find(f"{word}:") for word in ("Takes", "Gives", "Knows", "Never knows")]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.mutants.mappings import mappings, operators
+from tests.mapping.library import OF_THE_LIBRARY
 from tests.mapping.plans import form, forms
 from tests.selection import sampled
 from tilelink.ir import formula as F
@@ -48,7 +49,7 @@ def lowered_of(name: str) -> Iterator[Lowered]:
         yield lower(mapping.plan)
 
 
-@pytest.mark.parametrize("name", sampled(operators()))
+@pytest.mark.parametrize("name", OF_THE_LIBRARY)
 def test_operators_of_the_library(name: str) -> None:
     assert [found(x) for x in lowered_of(name)] == [[] for _ in lowered_of(name)]
 

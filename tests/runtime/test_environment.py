@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
 
@@ -58,13 +59,13 @@ def test_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.cache_root() == Path.home() / "emitted"
 
 
-@pytest.mark.parametrize(("value", "on"), [("", False), ("0", False), ("1", True), ("yes", True)])
+@table("value, on", [("", False), ("0", False), ("1", True), ("yes", True)])
 def test_debug(monkeypatch: pytest.MonkeyPatch, value: str, on: bool) -> None:
     monkeypatch.setenv("TILELINK_DEBUG", value)
     assert environment.debug() is on
 
 
-@pytest.mark.parametrize(("value", "on"), [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)])
+@table("value, on", [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)])
 def test_gpus_are_shared_on_request(monkeypatch: pytest.MonkeyPatch, value: str | None, on: bool) -> None:
     monkeypatch.delenv("TILELINK_SHARE_GPUS", raising=False)
     if value is not None:

@@ -15,6 +15,7 @@ import pytest
 import triton
 from filelock import FileLock
 
+from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.runtime import kernels
 
@@ -167,7 +168,7 @@ def test_a_module_that_fails_is_not_kept(digest: str) -> None:
     assert f"tilelink_emitted_plain_{digest}" not in sys.modules
 
 
-@pytest.mark.parametrize(("name", "digest"), [("../up", "ab"), ("plain", "../ab"), ("plain", ""), ("", "ab")])
+@table("name, digest", [("../up", "ab"), ("plain", "../ab"), ("plain", ""), ("", "ab")])
 def test_names_stay_in_the_cache(name: str, digest: str) -> None:
     with pytest.raises(TilelinkError, match="TL401"):
         kernels.load("value = 1\n", digest, name)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tilelink import TilelinkError
 from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.runtime.simulated import Policy
@@ -23,8 +24,8 @@ def product(operator: Any = ag_gemm) -> torch.Tensor:
     return operator(*(torch.ones(64, 64, dtype=torch.bfloat16, device="cpu") for _ in range(2)))
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
+@table(
+    "options, text",
     [
         ({"watchdog": -3}, "watchdog=-3"),
         ({"watchdog": float("nan")}, "watchdog=nan"),
@@ -70,21 +71,21 @@ def test_a_limit_of_zero_is_none() -> None:
     assert run(lambda: product().shape, watchdog=0) == [(128, 64)] * 2
 
 
-@pytest.mark.parametrize("ranks", [[0, 0, 1], [-1, 0, 1], [0, 1, 7], ["0", "1"], [True, 0], [], 1], ids=str)
+@table("ranks", [[0, 0, 1], [-1, 0, 1], [0, 1, 7], ["0", "1"], [True, 0], [], 1], ids=str)
 def test_a_group_is_some_of_the_ranks(ranks: Any) -> None:
     with pytest.raises(TilelinkError, match="TL454") as refused:
         run(lambda: tilelink.group(ranks))
     assert f"{ranks!r} is no list of ranks" in str(refused.value)
 
 
-@pytest.mark.parametrize("shape", [(-4, 8), (4.5, 8), ("4",), (2**40, 2**40)], ids=str)
+@table("shape", [(-4, 8), (4.5, 8), ("4",), (2**40, 2**40)], ids=str)
 def test_a_shape_is_whole_numbers(shape: Any) -> None:
     with pytest.raises(TilelinkError, match="TL465") as refused:
         run(lambda: tilelink.empty(*shape))
     assert f"a tensor of shape {list(shape)}" in str(refused.value)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64, torch.quint8, "bf16", None], ids=str)
+@table("dtype", [torch.bool, torch.complex64, torch.quint8, "bf16", None], ids=str)
 def test_memory_has_a_dtype_that_operators_take(dtype: Any) -> None:
     with pytest.raises(TilelinkError, match="TL465") as refused:
         run(lambda: tilelink.empty(4, 8, dtype=dtype))

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
@@ -112,7 +113,7 @@ class Deep(Kernel):
 
 
 @pytest.mark.usefixtures("roomy")
-@pytest.mark.parametrize(("room", "stages"), [(400, 3), (349, 2), (150, 1)])
+@table("room, stages", [(400, 3), (349, 2), (150, 1)])
 def test_a_kernel_has_the_stages_that_shared_memory_holds(room: int, stages: int) -> None:
     kernel, arguments = Deep(), {"rows": 0, "count": 1, "out": 2}
     Launcher(CPU, room=room).launch(kernel, 1, arguments, 0, KernelOptions(4, 3))
@@ -152,7 +153,7 @@ def test_a_tensor_elsewhere() -> None:
         Launcher(torch.device("cuda", 1)).launch(Kernel(), 1, {"rows": torch.zeros(1)}, 0, KernelOptions(4, 1))
 
 
-@pytest.mark.parametrize("tensor", [torch.zeros(4, 3), torch.zeros(64, 4).T, torch.zeros(65)[1:]])
+@table("tensor", [torch.zeros(4, 3), torch.zeros(64, 4).T, torch.zeros(65)[1:]])
 def test_tensors_without_a_descriptor(tensor: torch.Tensor) -> None:
     arguments = {"rows": Descriptor(tensor, (2,) * tensor.dim())}
     with pytest.raises(TilelinkError, match=r"TL426: argument rows"):

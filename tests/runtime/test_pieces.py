@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.runtime.peer.streams import Piece, pieces
 
@@ -91,8 +92,8 @@ def test_a_scalar_and_nothing() -> None:
     assert pieces(torch.zeros(0, 4), torch.zeros(0, 4)) == ()
 
 
-@pytest.mark.parametrize(
-    ("target", "source"),
+@table(
+    "target, source",
     [
         (torch.zeros(4), torch.zeros(5)),
         (torch.zeros(4), torch.zeros(4, dtype=torch.int32)),

@@ -10,6 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tests.compiled.compiling import unlinked
+from tests.selection import table
 from tests.simulated import emitted_device, emitted_nvshmem
 from tilelink.device import nvshmem, peer
 
@@ -81,7 +82,7 @@ def test_amd_writes_back_before_it_signals() -> None:
     assert_in_order(text, r"buffer_store|global_store", "s_barrier", "buffer_wbl2 sc0 sc1", "global_atomic_swap")
 
 
-@pytest.mark.parametrize("target", CUDA)
+@table("target", CUDA)
 def test_all_threads_have_stored_before_one_signals(target: str) -> None:
     assert_in_order(
         ptx("push", target), r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.add|red\.\S*release\S*add"
@@ -89,7 +90,7 @@ def test_all_threads_have_stored_before_one_signals(target: str) -> None:
     assert_in_order(ptx("store_to_peer", target), r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
 
 
-@pytest.mark.parametrize("target", CUDA)
+@table("target", CUDA)
 def test_all_ranks_are_told_at_once(target: str) -> None:
     """One instruction, of which each lane has a rank of its own: round trips do not wait for one another."""
     text = ptx("store_and_tell_all", target)
@@ -100,7 +101,7 @@ def test_all_ranks_are_told_at_once(target: str) -> None:
     assert len(re.findall(r"(atom|red)\.global\.sys\.release", two)) == 1
 
 
-@pytest.mark.parametrize("target", CUDA)
+@table("target", CUDA)
 def test_a_wait_is_a_loop_of_acquiring_loads_before_the_data(target: str) -> None:
     assert_in_order(
         ptx("pull", target), r"ld\.global\.sys\.acquire\.b64", r"ld\.global\.v4", r"st\.global\.v4", r"bar\.sync"
@@ -108,7 +109,7 @@ def test_a_wait_is_a_loop_of_acquiring_loads_before_the_data(target: str) -> Non
     assert "atom.global.gpu.acq_rel.add" in ptx("pull", target)
 
 
-@pytest.mark.parametrize("target", CUDA)
+@table("target", CUDA)
 def test_a_wait_for_several_flags_looks_at_all_of_them_at_once(target: str) -> None:
     """One warp's lanes acquire a flag each; what they have seen goes to all threads by a barrier, and then the data is read."""
     text = ptx("wait_for_all", target)
@@ -155,7 +156,7 @@ def test_copies_of_unknown_alignment_are_not() -> None:
     assert "st.global.v4" not in ptx("push", aligned=False)
 
 
-@pytest.mark.parametrize("target", CUDA)
+@table("target", CUDA)
 def test_fences_are_of_the_system(target: str) -> None:
     assert ptx("everything_else", target).count("fence.acq_rel.sys;") == 2
 

@@ -12,6 +12,7 @@ from triton.compiler import ASTSource
 from triton.runtime import interpreter as stock
 from triton.runtime.jit import JITFunction
 
+from tests.selection import table
 from tests.simulated import emitted_part, emitted_small
 from tests.simulated.programs import Problem, pull
 from tilelink.errors import TilelinkError
@@ -31,12 +32,12 @@ NEWER = {"create_atomic_load", "create_atomic_poll", "create_atomic_store", "get
 """Methods that an older Triton has not, and does without."""
 
 
-@pytest.mark.parametrize("name", [name for _, name in interpreter.HOOKED if name not in NEWER])
+@table("name", [name for _, name in interpreter.HOOKED if name not in NEWER])
 def test_every_hooked_method_is_one_of_this_tritons_builder(name: str) -> None:
     assert hasattr(stock.InterpreterBuilder, name)
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     ["_LangPatchScope", "_get_np_dtype", "_implicit_cvt", "_patch_builtin", "_patch_lang_core", "_patch_lang_tensor"],
 )

@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.selection import table, thorough
 from tilelink import Operator, TilelinkError, ops
 from tilelink.ops.all_reduce import pushed as two_shots
 from tilelink.ops.programs import gather, keep
@@ -25,8 +26,8 @@ def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS) -
     return set(plan.ll)
 
 
-@pytest.mark.parametrize(
-    ("operator", "tensors"),
+@table(
+    "operator, tensors",
     [
         (ops.all_gather, {"all_gather_pushed_gather_rows"}),
         (ops.reduce_scatter, {"dst"}),
@@ -39,15 +40,15 @@ def test_collectives(operator: Operator, tensors: set[str]) -> None:
     assert words_of(operator.schedule(ll=False), torch.empty(6, 64, dtype=BF16)) == set()
 
 
-@pytest.mark.parametrize("columns", [40, 2048, 8192])
+@table("columns", [40, 2048, 8192])
 def test_two_shots_take_as_many_sums_at_once_as_peers_keep(columns: int) -> None:
     """Whoever keeps a tile waits for one tile of sums: where these were two, flags of their own would have to count them."""
     plan = ops.all_reduce.plan(torch.empty(8, columns, dtype=BF16), ranks=2, form="two_shot")
     assert len(plan.ll) == 2
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "words"),
+@table(
+    "shape, dtype, words",
     [
         ((5, 63), F32, True),
         ((5, 63), BF16, False),  # a row is half a word too long
@@ -69,7 +70,7 @@ def rows_of_all(x: Any) -> Any:
     return keep(gather(x))
 
 
-@pytest.mark.parametrize(("tile", "words"), [(1, False), (2, True), (3, False), (4, True), (None, True)])
+@table("tile, words", [(1, False), (2, True), (3, False), (4, True), (None, True)])
 def test_by_tiles_of_whole_flags(tile: int | None, words: bool) -> None:
     placed = rows_of_all.schedule(
         gather=tilelink.sms(push=True) if tile is None else tilelink.sms(M=tile, push=True),
@@ -114,7 +115,7 @@ def right(call: int, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
 @pytest.mark.each_triton
 @pytest.mark.parametrize(
     ("ranks", "policy", "delayed"),
-    [(1, "random-1", False), (2, "random-1", True), (3, "straggler-0-2", True), (3, "priorities-3", False)],
+    [(1, "random-1", False), (2, "priorities-3", False), (3, "straggler-0-2", True), thorough(3, "random-1", True)],
 )
 def test_what_arrives(ranks: int, policy: str, delayed: bool) -> None:
     """However late, and in whatever order, words arrive, in call after call; nothing is unordered."""

@@ -11,6 +11,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.selection import table, thorough
 from tests.simulated.breaking import Break, Edit, breaking, changed
 from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
 from tilelink import Operator, TilelinkError
@@ -33,8 +34,8 @@ def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS, *
 
 
 # ------------------------------------------------------------------------------------------------------- which tensors
-@pytest.mark.parametrize(
-    ("shape", "dtype", "words"),
+@table(
+    "shape, dtype, words",
     [
         ((3, 64), BF16, True),
         ((3, 65), BF16, False),  # a row is half a word too long
@@ -60,7 +61,7 @@ def test_of_brief_calls_alone() -> None:
     assert words_of(all_reduce_two_shot, x) == set()  # peers fetch the sums
 
 
-@pytest.mark.parametrize(("capability", "words"), [(90, {"inbox"}), (100, {"inbox"}), (94, set()), (95, set())])
+@table("capability, words", [(90, {"inbox"}), (100, {"inbox"}), (94, set()), (95, set())])
 def test_not_through_caches_that_keep_what_is_stored(capability: int, words: set[str]) -> None:
     topology = Topology(2, device=Device(capability=capability))
     assert all_reduce_one_shot.plan(torch.empty(2, 64), topology=topology).ll == words
@@ -171,7 +172,7 @@ def operator_of(program: Any) -> Operator:
 PROGRAMS = {p.name: operator_of(p) for p in (exchange, masked, one_for_all, waits_first, filled, doubled)}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@table("name", PROGRAMS)
 def test_of_programs_that_push_once_and_read_what_they_wait_for(name: str) -> None:
     x = torch.empty(4, 64, dtype=BF16)
     assert PROGRAMS[name].plan(x, ranks=2).epoch_signalled
@@ -209,11 +210,11 @@ def calls(ranks: int) -> bool:
     ("ranks", "policy", "delayed"),
     [
         (1, "random-1", False),
-        (2, "priorities-3", False),
         (2, "random-1", True),
-        (3, "random-1", False),
         (3, "straggler-0-2", True),
-        (3, "priorities-3", True),
+        thorough(2, "priorities-3", False),
+        thorough(3, "random-1", False),
+        thorough(3, "priorities-3", True),
     ],
 )
 def test_sums(ranks: int, policy: str, delayed: bool) -> None:

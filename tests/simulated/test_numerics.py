@@ -10,6 +10,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
+from tests.selection import table
 from tests.simulated import emitted_numbers
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
@@ -44,8 +45,8 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("what", EXPECTED)
+@table("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@table("what", EXPECTED)
 def test_elementwise(what: str, dtype: torch.dtype) -> None:
     a, b = values(64, dtype=dtype), values(128, dtype=dtype)[64:]
     out = torch.full_like(a, float("nan"))
@@ -69,8 +70,8 @@ def test_scan_of_bfloat16() -> None:
     torch.testing.assert_close(out, x.float().cumsum(0).bfloat16())
 
 
-@pytest.mark.parametrize("target", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32], ids=str)
-@pytest.mark.parametrize("source", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32], ids=str)
+@table("target", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32], ids=str)
+@table("source", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32], ids=str)
 def test_conversions(source: torch.dtype, target: torch.dtype) -> None:
     x = values(256, dtype=torch.float64, scale=100.0).to(source)
     out = torch.empty(256, dtype=target)
@@ -103,7 +104,7 @@ def test_towards_zero() -> None:
     assert out.tolist() == [1.0, 1.0, -1.0, 2.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, *FLOAT8], ids=str)
+@table("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, *FLOAT8], ids=str)
 def test_dot(dtype: torch.dtype) -> None:
     a, b = values(16, 32, dtype=torch.float32).to(dtype), values(64, 32, dtype=torch.float32).to(dtype)
     double = dtype == torch.float64
@@ -128,8 +129,8 @@ def test_atomics_of_blocks() -> None:
         run(emitted_numbers.add_atomically, x=x.bfloat16(), out=out.bfloat16(), N=32)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize(("a", "b"), [(17, 5), (-17, 5), (17, -5), (-17, -5), (3, 3), (2**30, 2**30), (-(2**31), 1)])
+@table("bits", [32, 64])
+@table("a, b", [(17, 5), (-17, 5), (17, -5), (-17, -5), (3, 3), (2**30, 2**30), (-(2**31), 1)])
 def test_single_integers(a: int, b: int, bits: int) -> None:
     """Division is towards zero, sums wrap at the width of their type."""
     dtype = torch.int32 if bits == 32 else torch.int64

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.selection import table
 from tests.simulated import emitted_small
 from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
@@ -36,13 +37,13 @@ def test_a_policy_reads_back_from_its_text(policy: Policy) -> None:
     assert Policy.parse(str(policy)) == policy
 
 
-@pytest.mark.parametrize("text", ["", "7", "random", "random-", "random--1", "straggler-1", "preemptions-1.", "x-1"])
+@table("text", ["", "7", "random", "random-", "random--1", "straggler-1", "preemptions-1.", "x-1"])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(TilelinkError, match="TL508"):
         Policy.parse(text)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@table("policy", POLICIES, ids=str)
 def test_a_policy_is_a_schedule(policy: Policy) -> None:
     problem = Problem.random(64, 32, 32, torch.float32)
 
@@ -55,7 +56,7 @@ def test_a_policy_is_a_schedule(policy: Policy) -> None:
     assert steps(policy) != steps(Policy("random", 4))
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@table("policy", POLICIES, ids=str)
 def test_copies_doorbells_and_epochs_under_every_policy(policy: Policy) -> None:
     problem = Problem.random(48, 32, 32, torch.float32, calls=3)
     detector = RaceDetector()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.selection import table
 from tests.simulated import emitted_watch
 from tilelink.device import watch
 from tilelink.errors import TilelinkError
@@ -33,14 +34,14 @@ def look(
     return simulate(main, 1)[0]
 
 
-@pytest.mark.parametrize(("waited", "asked"), [(0, 0), (99, 0), (199, 100), (6350, 6300)])
+@table("waited, asked", [(0, 0), (99, 0), (199, 100), (6350, 6300)])
 def test_between_two_questions_the_host_is_left_alone(waited: int, asked: int) -> None:
     """A 64th of the limit, 100 ns, has to pass between them; the address 0 would be a wild access."""
     assert look(waited, asked, host=False) == (0, asked, 0)
     assert look(waited, asked, stop=True) == (0, asked, 0)
 
 
-@pytest.mark.parametrize(("waited", "asked"), [(100, 0), (200, 100), (6400, 6300)])
+@table("waited, asked", [(100, 0), (200, 100), (6400, 6300)])
 def test_then_it_is_asked(waited: int, asked: int) -> None:
     assert look(waited, asked) == (0, waited, 0)
     assert look(waited, asked, stop=True) == (0, waited, 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 import torch
 
+from tests.selection import table
 from tilelink.ir.kernel import KernelSource, TraceLayout, TraceRole, TraceSite
 from tilelink.ir.plan import Launch
 from tilelink.runtime.call import CallEvents, KernelEvents
@@ -46,8 +46,8 @@ def test_each_worker_did_what_its_role_says() -> None:
     assert [lane.sm for lane in found] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("begin", "end", "seen"),
+@table(
+    "begin, end, seen",
     [
         (2000, 2000, [("reduce", "set up", 1.0, 9.0)]),
         (2000, 4000, [("reduce", "set up", 1.0, 2.0), ("reduce", "wait", 2.0, 4.0), ("reduce", "set up", 4.0, 9.0)]),

@@ -12,7 +12,7 @@ import torch
 
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
-from tests.selection import sampled
+from tests.selection import sampled, table
 from tilelink.codegen.function import Function
 from tilelink.codegen.trace import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
@@ -66,7 +66,7 @@ def test_nothing_but_clocks_is_added(placed: Placed) -> None:
     assert [t.kernel for t in traced.traces] == [k.name for k in traced.kernels if k.name != "await_flag"]
 
 
-@pytest.mark.parametrize("placed", sampled(placements(tile=32)), ids=str)
+@table("placed", sampled(placements(tile=32)), ids=str)
 def test_every_wait_and_every_fused_function_has_its_slots(placed: Placed) -> None:
     traced = emitted(stages(placed).plan, traced=True)
     for layout in traced.traces:
@@ -115,8 +115,8 @@ def test_a_function_that_is_called_twice_writes_to_two_places() -> None:
     assert next(t for _, t, _ in found["add"].lines) == "tl.store(trace_tile + 4, shmem.clock())"
 
 
-@pytest.mark.parametrize(
-    ("lines", "what", "timed"),
+@table(
+    "lines, what, timed",
     [
         (["for s in range(0, n):", "    if s != rank:", "        c = s", f"        {WAIT}"], "wait", 0),
         (["for s in range(0, n):", f"    {WAIT}", "    acc += s"], "waits", 1),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.selection import table
 from tilelink import copy_engine, fused, ops, sms
 from tilelink.runtime.simulated.machine import Record, Recorder
 from tilelink.tracing import Total, Trace
@@ -105,7 +106,7 @@ def test_what_a_trace_says() -> None:
         assert sum(t for _, t in total.kinds) + total.idle == pytest.approx(trace.span)
 
 
-@pytest.mark.parametrize("name", CASES)
+@table("name", CASES)
 def test_spans_of_a_lane_follow_one_another(name: str) -> None:
     trace, _ = traced(name)
     for lane in trace.lanes:

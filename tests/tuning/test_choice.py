@@ -15,6 +15,7 @@ import torch
 import tilelink
 from benchmarks.mutants import mappings
 from examples.data_and_tensor_parallel import linear
+from tests import selection
 from tilelink import Operator, TilelinkError, copy_engine, library, ops, sms
 from tilelink.bench.parts import gemm
 from tilelink.cost import H200 as MACHINE
@@ -401,7 +402,7 @@ def test_every_operator_is_estimated_reads_tables_or_is_unknown() -> None:
     assert {*ESTIMATED, *UNKNOWN, *TABLES} == set(ops.__all__)
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@selection.table("name", UNKNOWN)
 def test_what_the_estimate_does_not_know_runs_as_it_comes(name: str) -> None:
     """However small: a collective has nothing to hide behind, and what programs send themselves is not counted."""
     op = getattr(ops, name)
@@ -410,13 +411,13 @@ def test_what_the_estimate_does_not_know_runs_as_it_comes(name: str) -> None:
     assert choice.why.startswith(f"as the operator comes: {UNKNOWN[name]}")
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATED))
+@selection.table("name", sorted(ESTIMATED))
 def test_what_the_estimate_knows_is_estimated(name: str) -> None:
     op = getattr(ops, name)
     assert "µs overlapped, " in estimated(small(op), op.schedules).why
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float8_e4m3fn])
+@selection.table("dtype", [torch.int8, torch.int32, torch.float8_e4m3fn])
 def test_what_no_library_multiplies_runs_as_it_comes(dtype: torch.dtype) -> None:
     """However few rows there are: `torch.mm` of integers and of fp8 raises on GPUs."""
     plan = ops.ag_gemm.plan(torch.zeros(4, 64, dtype=dtype), torch.zeros(64, 64, dtype=dtype), ranks=4)
@@ -431,7 +432,7 @@ def test_a_matmul_without_movements_is_not_estimated() -> None:
     assert str(estimated(plan, gemm.schedules)) == "overlapped: as the operator comes: there is nothing to hide"
 
 
-@pytest.mark.parametrize("name", ["ag_moe", "moe_rs", "moe_layer", "ag_moe_outer"])
+@selection.table("name", ["ag_moe", "moe_rs", "moe_layer", "ag_moe_outer"])
 def test_what_is_split_at_run_time_runs_as_it_comes(name: str) -> None:
     """However small: its unfused form copies tables to the host, which a captured call cannot."""
     op = getattr(ops, name)

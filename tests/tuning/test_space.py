@@ -10,7 +10,7 @@ import pytest
 import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tests.operators import language
-from tests.selection import sampled
+from tests.selection import sampled, table
 from tilelink import Operator, TilelinkError, operator, ops, program, sms
 from tilelink.cost import predict
 from tilelink.explore.cases import Case
@@ -179,7 +179,7 @@ def at_once(x: Any, left: Any, right: Any) -> Any:
     return without_a_walk(x, left, right)
 
 
-@pytest.mark.parametrize("op", [of_three, of_two, at_once])
+@table("op", [of_three, of_two, at_once])
 def test_what_attention_does_not_take_is_not_offered_to_it(op: Operator) -> None:
     """Other constants, fewer tensors, no axis that is walked; all leave columns whole, as attention does a head's elements."""
     sizes = {"M": 64, "K": 64, "N": 64}
