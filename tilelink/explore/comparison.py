@@ -84,6 +84,10 @@ class Simulated:
     def get_world_size(self) -> int:
         return self.backend.ranks
 
+    def size(self) -> int:
+        """As a process group's own: torch.distributed has no such function."""
+        return self.backend.ranks
+
     def all_reduce(self, tensor: torch.Tensor) -> None:
         tensor.copy_(torch.stack(self.backend.agree(tensor)).sum(0))
 
