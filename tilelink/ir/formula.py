@@ -249,17 +249,22 @@ def substitute(formula: Like, values: Mapping[str, Like]) -> Formula:
 
 def parts(formula: Like) -> Iterator[Formula]:
     """A formula and all that it is made of."""
-    f = of(formula)
-    yield f
-    if isinstance(f, Binary):
-        yield from parts(f.left)
-        yield from parts(f.right)
+    todo = [of(formula)]  # generators in generators take three times as long
+    while todo:
+        f = todo.pop()
+        yield f
+        if isinstance(f, Binary):
+            todo += (f.right, f.left)
 
 
 def symbols(formula: Like) -> frozenset[str]:
-    # Every rank has rows of its own in a table.
-    tables = {"rank" for f in parts(formula) if isinstance(f, Binary) and f.op == "at"}
-    return frozenset({f.name for f in parts(formula) if isinstance(f, Sym)} | tables)
+    found: set[str] = set()
+    for f in parts(formula):
+        if isinstance(f, Sym):
+            found.add(f.name)
+        elif isinstance(f, Binary) and f.op == "at":
+            found.add("rank")  # every rank has rows of its own in a table
+    return frozenset(found)
 
 
 _PRECEDENCE = {**dict.fromkeys(_OPPOSITE, 1), "or": 2, "and": 3, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
