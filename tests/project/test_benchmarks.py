@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,13 +58,19 @@ def test_the_page_on_the_proof_counts_where_two_proofs_agreed() -> None:
 
 
 def test_the_compiler_keeps_its_limits() -> None:
-    """In one of three tries: what else the machine does takes caches from one side or the other."""
+    """Each in one of three tries, on a machine as fast as the one that the committed times are of: on a slower one, by the median
+    of all rows, in as much more."""
+    known = {(row["stage"], row["subject"]): row["seconds"] for row in result("compile-time-cpu.json")["rows"]}
+    late: set[tuple[str, str]] | None = None
+    rows: list[compile_time.Row] = []
     for _ in range(3):
         rows = compile_time.measured(rounds=2)
-        late = [row for row in rows if not row.ok]
+        slower = max(1.0, median(row.seconds / known[row.stage, row.subject] for row in rows))
+        found = {(row.stage, row.subject) for row in rows if row.seconds >= row.limit * slower}
+        late = found if late is None else late & found
         if not late:
             break
-    assert late == []
+    assert late == set()
     simulated = {"simulate", "simulate, first call", "simulate and look for races"}
     compiled = {"plan and verify", "emit", "plan, lower and emit", "first call, without Triton"}
     assert {row.stage for row in rows} == compiled | simulated
