@@ -101,7 +101,7 @@ def test_emit_prints_the_same_python_each_time(name: str, target: str) -> None:
 def test_the_schedule_decides_what_is_emitted() -> None:
     as_it_comes = command("emit", "ag_gemm", *SMALL).stdout
     copied = command("emit", "ag_gemm", *SMALL, "--schedule", "gather=copy_engine(M=64, push=True)").stdout
-    assert "    gather  push, copy engine, tiles M=64, order ring" in copied.splitlines()
+    assert "    gather  push, copy engine, tiles M=64, order 'ring'" in copied.splitlines()
     assert "def gather(" in as_it_comes
     assert "def gather(" not in copied
 

@@ -141,7 +141,7 @@ def other_order(rng: random.Random, plan: Plan) -> Plan | None:
         return None
     names = rng.choice(ORDERS)
     order, total = decode(s.grid, names)
-    return with_step(plan, s.path, order=order, total=total, order_names=names)
+    return with_step(plan, s.path, order=order, total=total, order_said=names)
 
 
 def fewer_tiles(rng: random.Random, plan: Plan) -> Plan | None:
@@ -171,7 +171,7 @@ def other_tile(rng: random.Random, plan: Plan) -> Plan | None:
     step, g = rng.choice(found)
     grid: GridAxis = rng.choice([replace(g, tile=(g.tile or 2) + 1), replace(g, tile=1), *_parts(g)])
     order, total = decode(_swapped(step.grid, g, grid), ("row",))
-    return with_step(plan, step.path, grid=_swapped(step.grid, g, grid), order=order, total=total, order_names=("row",))
+    return with_step(plan, step.path, grid=_swapped(step.grid, g, grid), order=order, total=total, order_said=("row",))
 
 
 def _parts(g: GridAxis) -> Iterator[GridAxis]:

@@ -529,7 +529,7 @@ def test_experts_are_taken_along_the_ring() -> None:
     step, taken = plan.step("dispatch"), list[list[int]]()
     for rank in range(3):
         taken.append(step.turns(plan.env(rank))["i0"].tolist())
-    assert "ring" in step.order_names
+    assert "ring" in step.order_said
     assert taken == [[0, 1, 2, 3, 4], [2, 3, 4, 0, 1], [4, 0, 1, 2, 3]]
 
 

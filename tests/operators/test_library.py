@@ -220,7 +220,7 @@ def test_the_emitted_file_says_what_is_called() -> None:
     plan = plan_of(ag_gemm, 4, SIZES, gather=copy_engine(push=True), matmul=library("torch.mm", M="M/R", streams=2))
     source = emitted(plan)
     assert (
-        "    matmul  library torch.mm(rows[M by M/R, K], weight[K, N], out=out[M by M/R, N]), order ring, over 2 streams"
+        "    matmul  library torch.mm(rows[M by M/R, K], weight[K, N], out=out[M by M/R, N]), order 'ring', over 2 streams"
         in (source.text.splitlines())
     )
     assert [k.name for k in source.kernels] == ["call_entry", "await_flag"]

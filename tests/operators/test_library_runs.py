@@ -310,7 +310,7 @@ def test_the_emitted_file_says_what_is_called() -> None:
     text = emitted(planned()).text
     line = next(line for line in text.splitlines() if " flash " in line)
     assert line.split("library ")[1] == (
-        f"{NAME}(q[S, h, D], keys[T by T/R, g, D], values[T by T/R, g, D], out=out[S, h, D]), order ring"
+        f"{NAME}(q[S, h, D], keys[T by T/R, g, D], values[T by T/R, g, D], out=out[S, h, D]), order 'ring'"
     )
 
 

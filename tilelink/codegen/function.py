@@ -13,7 +13,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.plan import order_of
-from tilelink.ir.schedule import across
+from tilelink.ir.schedule import across, as_written
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 ORDER = (
@@ -96,7 +96,7 @@ def order_lines(scope: Scope) -> None:
     """`i0 = …`: the indices of the turn's tile, as far as they tell tiles apart."""
     step = scope.step
     if step.order:
-        scope.lines.say(f"the tile of this turn, in order {' '.join(step.order_names)}")
+        scope.lines.say(f"the tile of this turn, in order {as_written(step.order_said)}")
     asked = {
         n for f in (*(begin for _, begin, _ in scope.part.tiles), *dict(step.order).values()) for n in F.symbols(f)
     }
@@ -157,7 +157,7 @@ def _segments(scope: Scope) -> Lines:
             # No tile lies in another, nor where there is no room for it.
             pieces = f"tl.where({table}_fine == 1, {pieces}, 0)"
         lines.add(f"{table}_pieces = {pieces}")
-        if not across(scope.step.order_names):
+        if not across(scope.step.order_said):
             lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
         lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
     return lines
@@ -168,7 +168,7 @@ def _tile_of_segment(scope: Scope, lines: Lines, index: str, names: TileNames, v
     assert g.table is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
     name, segment = g.var or g.dim, scope.segments[var]
-    if each := across(scope.step.order_names):  # tiles of other segments come between a segment's
+    if each := across(scope.step.order_said):  # tiles of other segments come between a segment's
         piece = scope.names.fresh(f"{name}_piece")
         lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, {index}, {each})")
     else:

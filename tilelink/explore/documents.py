@@ -11,6 +11,7 @@ from tilelink.explore.cases import Case
 from tilelink.explore.report_tables import bytes_of, tiles_on
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import as_written
 from tilelink.ir.verdict import Verdict
 from tilelink.tuning.records import record_of
 
@@ -53,7 +54,7 @@ def plan_document(plan: Plan) -> Document:
                 "workers": s.workers,
                 "tile": {g.dim: g.tile for g in (*s.grid, *s.loops)},
                 "tiles": [tiles_on(plan, s, rank) for rank in ranks],
-                "order": list(s.order_names),
+                "order": [word if isinstance(word, str) else as_written(word) for word in s.order_said],
             }
             for s in plan.steps
         ],

@@ -171,7 +171,7 @@ def verdict_sheets(verdict: Verdict) -> tuple[Sheet, ...]:
 
 # --------------------------------------------------------------------------------------------------------------- steps
 def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
-    order = "" if s.into is not None else as_written(s.order_names)
+    order = "" if s.into is not None else as_written(s.order_said)
     return (s.path, _does(s), _runs_on(plan, s), _tiles(s), _range([tiles_on(plan, s, r) for r in _ranks(plan)]), order)
 
 

@@ -20,7 +20,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import Channel, GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
-from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Schedule, SortKey
+from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Order, Schedule, SortKey, as_written
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.topology import Tables, Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
@@ -57,9 +57,8 @@ class StepPlan:
     loops: tuple[GridAxis, ...]
     order: tuple[tuple[str, Formula], ...]
     total: Formula
-    order_names: tuple[str, ...]
-    sort_key: SortKey | None = None
-    """A user's order. `order` then begins by looking `t` up in the plan's table of this step."""
+    order_said: Order
+    """As the schedule says it. Behind a user's key `order` begins by looking `t` up in the plan's table of this step."""
     push: bool | None = None
     options: KernelOptions = AS_GIVEN
     workers: int | None = None
@@ -118,6 +117,12 @@ class StepPlan:
         return [tuple(column[t] for column in columns) for t in range(len(found["t"]))]
 
     @property
+    def sort_key(self) -> SortKey | None:
+        """A user's order of its own tiles; of several keys the last one counts."""
+        keys = [key for key in self.order_said if not isinstance(key, str)]
+        return keys[-1] if keys and self.into is None else None
+
+    @property
     def by_panels(self) -> bool:
         """Whether a library function takes its tiles run by run."""
         return self.library is not None and self.library.runs
@@ -162,7 +167,7 @@ class StepPlan:
         if self.into is not None:
             subtiles = f", in {self.subtiles} subtiles" if self.subtiles > 1 else ""
             return f"{direction}fused into {self.into}{subtiles}{', deferred' if self.deferred else ''}"
-        order = f", order {' '.join(self.order_names)}"
+        order = f", order {as_written(self.order_said)}"
         if self.library is not None:
             streams = f", over {self.streams} streams" if self.streams > 1 else ""
             return f"{direction}library {self.library.name}({', '.join(self._viewed())}){order}{streams}"

@@ -75,9 +75,9 @@ ACROSS = "across"
 first N of each."""
 
 
-def across(names: tuple[str, ...]) -> int:
+def across(order: Order) -> int:
     """How many tiles of a segment an order takes before it goes on to the next one; 0: all of them."""
-    words = [name.split() for name in names if name.split()[:1] == [ACROSS]]
+    words = [name.split() for name in order if isinstance(name, str) and name.split()[:1] == [ACROSS]]
     return int(words[-1][1]) if words and len(words[-1]) == 2 else len(words[-1:])
 
 

@@ -61,7 +61,7 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         loops=loops_of(wiring, Placed(step, Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),
         order=host.order,
         total=host.total,
-        order_names=host.order_names,
+        order_said=host.order_said,
         push=True if copies else None,
         into=host.path,
         host_axes=axes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 from tilelink.cost.tiles import MORE
@@ -13,7 +14,7 @@ from tilelink.ir.program import OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
-from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
+from tilelink.mapping.orders import by_table, decode, parse
 from tilelink.mapping.placement import Placed, directed, ring_of
 
 
@@ -30,18 +31,16 @@ def standing(plan: Plan, p: Placed, forced: frozenset[int]) -> StepPlan:
     grid = tuple(
         grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
     )
-    order, total = decode(grid, words(placement.order))
-    key = sort_key(placement.order)
-    return StepPlan(
+    order, total = decode(grid, placement.order)
+    found = StepPlan(
         step=p.step,
         engine=placement.engine,
         domain=domain,
         grid=grid,
         loops=loops_of(wiring, p),
-        order=order if key is None else by_table(order, p.step.path),
+        order=order,
         total=total,
-        order_names=words(placement.order) + (() if key is None else (f"by {key.__name__}",)),
-        sort_key=key,
+        order_said=placement.order,
         push=push,
         options=placement.options if isinstance(placement, Sms) else AS_GIVEN,
         workers=placement.count if isinstance(placement, Sms) else None,
@@ -51,6 +50,7 @@ def standing(plan: Plan, p: Placed, forced: frozenset[int]) -> StepPlan:
         library=placement if isinstance(placement, Library) else None,
         own_rows=any(v.axis is not None and v.axis == tensor.owned for v in view),
     )
+    return found if found.sort_key is None else replace(found, order=by_table(order, found.path))
 
 
 def _in_parts(wiring: Wiring, p: Placed, v: ViewAxis) -> bool:
@@ -69,7 +69,7 @@ def _by_parts(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, env: M
     if not isinstance(placement, Sms) or p.step.moves is not None or v.unit or v.axis is None:
         return False
     axis, size = tensor.axes[v.axis], p.tile.get(v.dim)
-    if parse(words(placement.order))[0] is None or size is None or axis.split is not None or axis.own_slice:
+    if parse(placement.order)[0] is None or size is None or axis.split is not None or axis.own_slice:
         return False
     if ring_of(wiring, p.step, v.dim) is None:
         return False

@@ -18,6 +18,7 @@ from tilelink.ir.lowered import Lowered
 from tilelink.ir.partition import Channel
 from tilelink.ir.plan import MAIN, Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait, walk
+from tilelink.ir.schedule import as_written
 from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.mapping.buffers import brought_along
 from tilelink.mapping.flow import check_flow
@@ -277,10 +278,12 @@ def _other_order(plan: Plan, cycle: Counterexample) -> str:
     paths = {plan.step(i.path).executor for i in cycle.steps if any(s.path == i.path for s in plan.steps)}
     steps = [plan.step(path) for path in sorted(paths)]
     names = " and ".join(f"`{s.path}`" for s in steps)
-    if all(s.order_names[:1] == ("ring+1",) for s in steps):
+    if all(s.order_said[:1] == ("ring+1",) for s in steps):
         waiting = " and ".join(f"`{path}`" for path in dict.fromkeys(i.path for i in cycle.steps[::2]))
         return f"place {waiting} on workers of its own, as tilelink.sms(1): here it waits before the tiles that it waits for"
-    have = " and ".join(", ".join(f'"{n}"' for n in s.order_names) for s in steps)
+    have = " and ".join(
+        ", ".join(f'"{n}"' if isinstance(n, str) else as_written(n) for n in s.order_said) for s in steps
+    )
     if len(steps) == 1:
         return f'order {names} so that what others wait for comes first, such as order="ring+1" (now {have})'
     return f'let {names} take their tiles in one order, such as order="ring+1" (now {have})'

@@ -25,16 +25,6 @@ SORTED = "sorted_t"
 """What formulas call the position that a table gives for `t`."""
 
 
-def sort_key(order: Order) -> SortKey | None:
-    """The user's key among the words of an order; the last one counts."""
-    keys = [word for word in order if not isinstance(word, str)]
-    return keys[-1] if keys else None
-
-
-def words(order: Order) -> tuple[str, ...]:
-    return tuple(word for word in order if isinstance(word, str))
-
-
 def by_table(lets: tuple[tuple[str, Formula], ...], path: str) -> tuple[tuple[str, Formula], ...]:
     """The same assignments for the position that the table of step `path` gives for `t`."""
     first = (SORTED, F.at(Sym(order_of(path)), Sym("t")))
@@ -83,7 +73,7 @@ def _sorted(plan: Plan, step: StepPlan, key: SortKey, rank: int) -> tuple[int, .
         ) from error
 
 
-def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, int, bool]:
+def parse(order: Order, loc: Loc | None = None) -> tuple[int | None, int, bool]:
     """(shift of the ring or None, group or 0, column-major); `loc`: of the step whose order it is.
 
     Raises:
@@ -91,7 +81,7 @@ def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, i
     """
     ring: int | None = None
     group, column = 0, False
-    for name in names:
+    for name in (name for name in order if isinstance(name, str)):
         word, *rest = name.split() or [""]
         number = int(rest[0]) if len(rest) == 1 and rest[0].isdigit() else 0
         if word == "ring" and not rest:
@@ -114,9 +104,9 @@ def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, i
     return ring, group, column
 
 
-def decode(grid: tuple[GridAxis, ...], names: tuple[str, ...]) -> tuple[tuple[tuple[str, Formula], ...], Formula]:
+def decode(grid: tuple[GridAxis, ...], order: Order) -> tuple[tuple[tuple[str, Formula], ...], Formula]:
     """Assignments that turn `t` into `i0`, `i1`, … (one per axis of `grid`), and the number of tiles."""
-    ring, group, column = parse(names)
+    ring, group, column = parse(order)
     walked = [a for a, axis in enumerate(grid) if axis.kind != "own" and axis.count != F.of(1)]
     lets: Lets = [
         (f"i{a}", axis.rank if axis.kind == "own" else F.of(0)) for a, axis in enumerate(grid) if a not in walked
@@ -131,12 +121,12 @@ def decode(grid: tuple[GridAxis, ...], names: tuple[str, ...]) -> tuple[tuple[tu
         ring = None if _ringed(grid[a]) else ring
     if len(inner) == 1:
         axis = grid[inner[0]]
-        if ACROSS in names and (axis.kind == "cut" or _ringed(axis)):
+        if ACROSS in order and (axis.kind == "cut" or _ringed(axis)):
             lets += _across_parts(position, axis, inner[0], ring)
         else:
             lets.append((f"i{inner[0]}", _rotate(position, axis, ring)))
     elif inner:
-        column |= ACROSS in names and grid[inner[0]].kind == "unit"
+        column |= ACROSS in order and grid[inner[0]].kind == "unit"
         lets += _plane(position, grid, inner[0], inner[1], ring, group, column)
     return tuple(lets), _tiles_of(grid[a] for a in walked)
 

@@ -8,7 +8,7 @@ from tilelink.ir.program import Store, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.libraries import unsuitable
-from tilelink.mapping.orders import parse, words
+from tilelink.mapping.orders import parse
 from tilelink.mapping.placement import Placed, converts, hosts
 from tilelink.mapping.signal_matching import crosses, reads_remote
 
@@ -62,7 +62,7 @@ def check_placements(plan: Plan, placed: tuple[Placed, ...]) -> None:
             _check_fused(p, placement, placed, plan.wiring)
             continue
         _check_numbers(p)
-        parse(words(placement.order), p.step.loc)
+        parse(placement.order, p.step.loc)
         if isinstance(placement, Sms):
             _check_sms(p, placement, placed, plan)
         _check_tiles(p)

@@ -112,7 +112,7 @@ def _made(plan: Plan, step: StepPlan) -> list[Placement]:
 def _matmuls(plan: Plan, step: StepPlan, own: Placement) -> list[Placement]:
     dims = [g.dim for g in step.grid if not g.unit]
     inner = dict.fromkeys(g.dim for g in step.loops if g.dim not in dims)
-    ring = [o for o in step.order_names if o.startswith("ring")][:1]
+    ring = [o for o in step.order_said if isinstance(o, str) and o.startswith("ring")][:1]
     orders = [own.order] if isinstance(own, Sms) else []
     orders += [(*ring, group) for group in GROUPS]
     found: list[Placement] = []
