@@ -105,7 +105,7 @@ def on_four(name: str, limit: float, rounds: int) -> Iterable[Row]:
     yield Row(
         "first call, without Triton",
         subject,
-        seconds(lambda: operator.schedule().compiler.compiled(bound()).on(0), rounds),
+        seconds(lambda: operator.schedule().compiled(bound()).on(0), rounds),
         FIRST,
     )
 

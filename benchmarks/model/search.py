@@ -77,7 +77,7 @@ def rows() -> list[dict[str, Any]]:
         estimated: dict[Schedule, float] = {}
         said: dict[Schedule, str] = {}
         for operator, text, measured in recorded:
-            trial = modelled(operator.compiler, bound, MACHINE)
+            trial = modelled(operator, bound, MACHINE)
             if trial.us is not None:
                 us[trial.schedule], estimated[trial.schedule], said[trial.schedule] = measured, trial.us, text
 

@@ -30,7 +30,7 @@ def emitted(
     """For the device that the target stands for: with TMA from sm_90 on, by pointers elsewhere."""
     device = Device(target, 132, 227 * 1024, 3, CAPABILITIES[target])
     topology = Topology(RANKS, backend, reach, device, axes)
-    stages = operator.compiler.compiled(bind(operator, tensors, given, topology))
+    stages = operator.compiled(bind(operator, tensors, given, topology))
     return stages.plan, stages.source
 
 

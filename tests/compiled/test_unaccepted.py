@@ -100,7 +100,7 @@ def found(call: Callable[[], object]) -> tuple[str, Loc]:
 @pytest.mark.each_triton
 @pytest.mark.parametrize(("made", "tensors", "said", "line"), CASES)
 def test_triton_is_quoted_at_the_users_line(made: Operator, tensors: Any, said: str, line: str) -> None:
-    stages = made.compiler.compiled(bind(made, tensors, {}, Topology(1)))
+    stages = made.compiled(bind(made, tensors, {}, Topology(1)))
     decl = stages.source.kernels[-1]
     message, loc = found(lambda: tilelink.launch(lambda: made(*tensors), 1))
     assert message == f"Triton does not accept a line of kernel {decl.name}: {said}"
@@ -114,7 +114,7 @@ def test_triton_is_quoted_at_the_users_line(made: Operator, tensors: Any, said: 
 
 
 def source_of(made: Operator, *tensors: Any) -> KernelSource:
-    return made.compiler.compiled(bind(made, tensors, {}, Topology(1))).source
+    return made.compiled(bind(made, tensors, {}, Topology(1))).source
 
 
 @pytest.mark.each_triton

@@ -21,7 +21,7 @@ def without_notify(
     """The operator as called with `tensors` on `topology`, but `step` does not notify `param`."""
     broken = replace(operator)  # with a memory of its own
     bound = bind(operator, tensors, {}, topology)
-    right = operator.compiler.compiled(bound, checks)
+    right = operator.compiled(bound, checks)
 
     def changed(signal: Any) -> Any:
         hit = (signal.path, signal.op.param, signal.action) == (step, param, "notify")
@@ -31,5 +31,5 @@ def without_notify(
     assert plan != right.plan, f"{step} does not notify {param}"
     # Ranks compare the texts of devices that are alike; this one is to get by.
     plan = replace(plan, topology=replace(topology, device=replace(topology.device, name="of its own")))
-    broken.compiler.kept[(bound, checks)] = Compiled(plan, lower(plan), right.verdict, emitted(plan, checks))
+    broken.kept[(bound, checks)] = Compiled(plan, lower(plan), right.verdict, emitted(plan, checks))
     return broken

@@ -17,8 +17,8 @@ from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 LISTS = [torch.zeros(8, 16)] * 2, [torch.zeros(16, 8)] * 2
 TILE: Any = {"M": 8, "N": 8, "K": 8}
 PUBLIC = {
-    "explore",
-    "calls", "close", "compiler", "fn", "loc", "name", "plan", "reference", "reference_fn", "reserve", "schedule",
+    "calls", "close", "compiled", "explore", "fn", "identity", "kept", "loc", "name", "plan", "reference",
+    "reference_fn", "reserve", "schedule",
     "scheduled", "schedules", "signature", "source", "trace", "tune", "tuning", "uneven", "validate", "verify", "wiring",
     "with_schedule",
 }  # fmt: skip
@@ -42,7 +42,7 @@ def test_operators_are_copied_and_pickled_as_functions_are() -> None:
     assert pickle.loads(pickle.dumps(ops.ag_gemm)) is ops.ag_gemm
     found = pickle.loads(pickle.dumps(placed))
     assert (found.fn, found.schedules, found.scheduled) == (placed.fn, placed.schedules, True)
-    assert found.compiler.identity == placed.compiler.identity  # they share what calls have prepared
+    assert found.identity == placed.identity  # they share what calls have prepared
 
 
 def test_an_operator_of_no_module_is_not_pickled() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -15,7 +16,6 @@ from tests.operators.problems import AG
 from tilelink import copy_engine, sms
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.calls import CHOICES_KEPT
-from tilelink.pipeline.compiled import Compiler
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.session import CALLS_KEPT, require
 from tilelink.runtime.simulated import SimulatedBackend
@@ -52,7 +52,7 @@ def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     made: weakref.WeakSet[Made] = weakref.WeakSet()
     sizes: list[int] = []
 
-    def prepare(compiler: Compiler, session: Any, tensors: Any, outs: Any, given: Any) -> Made:
+    def prepare(operator: Any, session: Any, tensors: Any, outs: Any, given: Any) -> Made:
         sizes.append(len(tensors[0]))
         new = Made()
         made.add(new)
@@ -67,7 +67,7 @@ def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         for m in range(1, 10_001):
             op(rows[:m], weight)
             op(rows[:7], weight)  # as a call that comes again and again
-        return len(require().cached(op.compiler.identity))
+        return len(require().cached(op.identity))
 
     assert tilelink.launch(main, 1) == [CALLS_KEPT]
     assert sorted(sizes) == [*range(1, 10_001)]  # each once, the one that comes again too
@@ -77,7 +77,7 @@ def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plans_are_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for three, through two times five sizes; every result is right."""
-    monkeypatch.setattr("tilelink.pipeline.compiled.KEPT", 3)
+    monkeypatch.setattr(sys.modules["tilelink.pipeline.operator"], "KEPT", 3)
     monkeypatch.setattr("tilelink.runtime.session.CALLS_KEPT", 3)
     op = OP.with_schedule(OP.schedules)
     calls = [AG.call(m, 16, 16, 2, torch.float32) for m in (80, 4, 33, 62, 17)]
@@ -86,7 +86,7 @@ def test_plans_are_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         me = tilelink.rank()
         for call in calls + calls:
             call.assert_on(me, op(*call.tensors[me], **dict(call.sizes)))
-        return len(require().cached(op.compiler.identity)), len(op.compiler.kept)
+        return len(require().cached(op.identity)), len(op.kept)
 
     assert tilelink.launch(main, 2) == [(3, 3)] * 2
 

@@ -141,14 +141,14 @@ def test_beside_kernels_they_can_wait_for_ever() -> None:
     inputs = split(x, RANKS)
     topology = Topology(RANKS, device=SMALL)
     bound = bind(operator, (inputs[0], w), {}, topology)
-    right = operator.compiler.compiled(bound, Checks())
+    right = operator.compiled(bound, Checks())
     late = replace(right.plan, host=tuple(h for h in right.plan.host if not isinstance(h, Keep)))
     assert len(late.host) == len(right.plan.host) - 1
     assert (
         assert_refused(late, "TL613").message
         == "`gather` needs an SM while 4 workers, which may wait for it, can have all 4"
     )
-    operator.compiler.kept[(bound, Checks())] = Compiled(late, lower(late), right.verdict, emitted(late))
+    operator.kept[(bound, Checks())] = Compiled(late, lower(late), right.verdict, emitted(late))
     with pytest.raises(TilelinkError, match="TL501") as raised:
         tilelink.launch(lambda: operator(inputs[tilelink.rank()], w), RANKS, policy="priorities-1", device=SMALL)
     assert any("copy within the GPU: it has no SM, all 4 are taken" in str(n) for n in raised.value.notes)

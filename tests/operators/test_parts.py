@@ -48,8 +48,8 @@ def test_tiles_end_with_their_part(operator: Operator, m: int, parts: tuple[int,
     part = -(-m // RANKS)
     given = ({"M": m}, (part, K)) if operator is GATHERS else ({"K": K * RANKS}, (m, K))
     tensors = [torch.empty(given[1], dtype=torch.bfloat16), torch.empty(K, N, dtype=torch.bfloat16)]
-    compiler, bound = operator.calls.planned_for(tensors, None, Topology(RANKS), given[0])
-    made = compiler.compiled(bound)
+    tiled, bound = operator.calls.planned_for(tensors, None, Topology(RANKS), given[0])
+    made = tiled.compiled(bound)
     rows = {tile[0] for tile in made.plan.step("matmul").spans(made.plan.env(0))}
     assert all(a // part == (b - 1) // part for a, b in rows)
     assert sum(b - a for a, b in rows) == m

@@ -144,7 +144,7 @@ def test_smaller_sizes_fit(
     def wanted(sizes: tuple[int, ...]) -> dict[str, int]:
         named = dict(zip(("M", "N", "K"), sizes, strict=True))
         bound = Bound(tuple(named.items()), ("f32", "f32"), (Layout(1, True), Layout(1, True)), (), Topology(ranks))
-        return {r.name: r.nbytes for r in regions(placed.operator.compiler.compiled(bound).plan)}
+        return {r.name: r.nbytes for r in regions(placed.operator.compiled(bound).plan)}
 
     small, large = wanted(less), wanted(most)
     assert {name: size for name, size in small.items() if size > large.get(name, 0)} == {}

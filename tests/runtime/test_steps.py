@@ -312,7 +312,7 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     given = tensors(op)
     out = begun(op, session, given)
 
-    prepared = Prepared(op.compiler, session, given, (), {})
+    prepared = Prepared(op, session, given, (), {})
     kinds = [a.kind for a in prepared.loaded.source.kernel("call_entry").args if a.kind != "constant"]
 
     def credits() -> int:
@@ -362,10 +362,10 @@ PLAIN = {
 
 
 def test_which_kernels_are_plain() -> None:
-    assert packing.is_plain(SimpleNamespace(**PLAIN))
+    assert packing.by_grid_alone(SimpleNamespace(**PLAIN))
     for name in PLAIN:
-        assert not packing.is_plain(SimpleNamespace(**{**PLAIN, name: 2}))
-        assert not packing.is_plain(SimpleNamespace(**{k: v for k, v in PLAIN.items() if k != name}))
+        assert not packing.by_grid_alone(SimpleNamespace(**{**PLAIN, name: 2}))
+        assert not packing.by_grid_alone(SimpleNamespace(**{k: v for k, v in PLAIN.items() if k != name}))
 
 
 def test_sizes_of_parameters() -> None:

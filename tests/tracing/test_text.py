@@ -27,7 +27,7 @@ def stages(placed: Placed) -> Compiled:
     shapes = [(64, 64), (64, 64)] if placed.kind is AG else [(256, 64), (64, 64)]
     op = placed.operator
     tensors = [torch.empty(s, dtype=torch.bfloat16) for s in shapes]
-    return op.compiler.compiled(bind(op, tensors, {}, Topology(4, "peer", device=H200)))
+    return op.compiled(bind(op, tensors, {}, Topology(4, "peer", device=H200)))
 
 
 TRACE = {"trace", "trace_tiles", "trace_tile"}

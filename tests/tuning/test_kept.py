@@ -20,12 +20,12 @@ from tests.operators.test_written_arguments import written_first
 from tilelink import Operator, TilelinkError, library, ops, sms
 from tilelink.ir.schedule import Library, Placement, Schedule
 from tilelink.pipeline.prepared import Prepared
+from tilelink.pipeline.tuning import Tuning
 from tilelink.runtime import cache
 from tilelink.runtime.session import require
 from tilelink.tuning import tables
 from tilelink.tuning.comparison import apart, tolerance
 from tilelink.tuning.records import record_of, schedule_of
-from tilelink.tuning.search import Measured
 from tilelink.tuning.tables import DiskCache, Entry, Problem
 
 RANKS = 2
@@ -188,9 +188,9 @@ def test_it_is_compared_once_and_only_rank_0_reads(monkeypatch: pytest.MonkeyPat
     keep(OTHER)
     compared: list[Schedule] = []
     read: list[int] = []
-    wrong, load = Measured.wrong, DiskCache.load
+    wrong, load = Tuning.wrong, DiskCache.load
 
-    def noted(self: Measured, schedule: Schedule) -> str:
+    def noted(self: Tuning, schedule: Schedule) -> str:
         compared.append(schedule)
         return wrong(self, schedule)
 
@@ -198,7 +198,7 @@ def test_it_is_compared_once_and_only_rank_0_reads(monkeypatch: pytest.MonkeyPat
         read.append(tilelink.rank())
         return load(self, problem)
 
-    monkeypatch.setattr(Measured, "wrong", noted)
+    monkeypatch.setattr(Tuning, "wrong", noted)
     monkeypatch.setattr(DiskCache, "load", loaded)
 
     def body() -> list[Placement | None]:
@@ -244,8 +244,8 @@ def test_an_argument_that_a_schedule_leaves_otherwise_is_noticed(monkeypatch: py
     def body() -> list[str]:
         x = torch.arange(32.0).view(8, 4)
         tuning = operator.tuning(x)
-        search = tuning.measured()
-        right = search.wrong(operator.schedules)
+        tuning.expect()
+        right = tuning.wrong(operator.schedules)
         run = Prepared.run
 
         def spoilt(*call: Any) -> Any:
@@ -254,7 +254,7 @@ def test_an_argument_that_a_schedule_leaves_otherwise_is_noticed(monkeypatch: py
             return values
 
         monkeypatch.setattr(Prepared, "run", spoilt)
-        return [right, search.wrong(other)]
+        return [right, tuning.wrong(other)]
 
     assert tilelink.launch(body, 1) == [["", "rank 0: TL463: a wrong result"]]
 

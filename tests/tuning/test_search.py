@@ -68,7 +68,7 @@ class Picky(RankCandidate):
     """A candidate that does not compile on the last rank."""
 
     def compile(self) -> None:
-        placed = self.compiler.schedule.get("matmul")
+        placed = self.operator.schedules.get("matmul")
         if placed == MATMUL and tilelink.rank() == RANKS - 1:
             raise TilelinkError("TL405", "too many workers")
         super().compile()
@@ -96,7 +96,7 @@ class Wrong(RankCandidate):
 
     def run(self, outs: Sequence[torch.Tensor] = ()) -> Any:
         found = super().run(outs)
-        return found * 2 if self.compiler.schedule.get("matmul") == MATMUL and tilelink.rank() == 0 else found
+        return found * 2 if self.operator.schedules.get("matmul") == MATMUL and tilelink.rank() == 0 else found
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_fails_on_one_rank_fails_on_all(
 
 def test_a_candidate_that_does_not_fit_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tilelink.tuning.search.nbytes_of", lambda plan: 1 << 50 if plan.schedule.get("matmul") == MATMUL else 0
+        "tilelink.pipeline.tuning.nbytes_of", lambda plan: 1 << 50 if plan.schedule.get("matmul") == MATMUL else 0
     )
 
     def body() -> list[str]:

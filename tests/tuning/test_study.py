@@ -64,10 +64,10 @@ def test_all_schedules_of_a_space_are_tried_and_the_best_is_the_best(everything:
     assert everything.left == 0
     assert everything.best.us == min(t.us for t in everything.trials if t.us is not None)
     for trial in everything.trials[:3]:
-        compiler = ops.ag_gemm.with_schedule(trial.schedule).compiler
+        operator = ops.ag_gemm.with_schedule(trial.schedule)
         topology = Topology(RANKS, "peer", device=H200.device())
         _, bound = ops.ag_gemm.calls.planned_for(LARGE, None, topology, {})
-        assert modelled(compiler, bound) == trial
+        assert modelled(operator, bound) == trial
 
 
 @pytest.mark.parametrize("method", [m for m in get_args(Method) if m != "exhaustive"])
@@ -207,9 +207,9 @@ def test_a_search_goes_on_where_the_last_one_ended(tmp_path: Path, monkeypatch: 
         more.write('{"schedule": {"pla')  # it was killed while it wrote
     asked: list[Schedule] = []
 
-    def noted(compiler: Any, *rest: Any) -> Trial:
-        asked.append(compiler.schedule)
-        return modelled(compiler, *rest)
+    def noted(operator: Any, *rest: Any) -> Trial:
+        asked.append(operator.schedules)
+        return modelled(operator, *rest)
 
     monkeypatch.setattr("tilelink.pipeline.tuning.modelled", noted)
     further = explored("random", trials=10, file=file)

@@ -91,7 +91,7 @@ def test_an_argument_of_tilelink_empty_is_read_where_it_lies(symmetric: bool) ->
     arguments, topology = tensors((17, 16), (16, 32)), Topology(3)
     ranks = [list(mine) for mine in zip(*arguments, strict=True)]
     bound = bind(ag_gemm, ranks[0], {}, topology, lambda t: symmetric)
-    made = ag_gemm.compiler.compiled(bound)
+    made = ag_gemm.compiled(bound)
     x = made.plan.buffer("x")
     assert (x.reached, x.staged) == (True, not symmetric)
     found = validate("ag_gemm", made.lowered, [made.on(rank) for rank in range(3)], ranks)

@@ -19,8 +19,9 @@ from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, evalu
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
+from tilelink.mapping.judge import judge
 from tilelink.pipeline.arguments import Bound, bind_shapes, keywords_of
-from tilelink.pipeline.compiled import Compiled
+from tilelink.pipeline.compiled import Compiled, planned, unproven, wired
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.grid import grid_of
 from tilelink.tuning.comparison import TOLERANCE
@@ -217,15 +218,15 @@ class Case:
 
     def compiled(self, topology: Topology) -> Compiled:
         """Plan, verdict and source, made from shapes alone."""
-        return self.operator.compiler.compiled(self.bound(topology))
+        return self.operator.compiled(self.bound(topology))
 
     def unproven(self, topology: Topology) -> Plan:
         """The plan, whatever the proof would say of it."""
-        return self.operator.compiler.unproven(self.bound(topology))
+        return unproven(self.operator, self.bound(topology))
 
     def verdict(self, topology: Topology) -> Verdict:
         """Of the plan, whichever it is."""
-        return self.operator.compiler.verdict(self.bound(topology))
+        return judge(planned(self.operator, self.bound(topology)))
 
     def validation(self, topology: Topology) -> Validation:
         """Of the emitted file, on simulated ranks that are like those of the plan."""
@@ -283,7 +284,7 @@ class Case:
 
     def wiring(self) -> Wiring:
         """Tensors and steps, made from sizes alone."""
-        return self.operator.compiler.wiring(self.bound(self.topology))
+        return wired(self.operator, self.bound(self.topology))
 
     def _held(self, axis: Axis, rank: int) -> range:
         size = self.size(axis.size)

@@ -122,10 +122,10 @@ def explore_case(
     simulated ranks."""
     if on == "model":
         bound = case.bound(case.topology_on(machine))
-        return modelled_study(case.operator.compiler, bound, limits, None, machine)
+        return modelled_study(case.operator, bound, limits, None, machine)
 
     def rank() -> Study:
-        return explored(case.operator.calls, _arguments(case), case.given, on, limits)
+        return explored(case.operator, _arguments(case), case.given, on, limits)
 
     return _on_ranks(case, session, rank)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tilelink.errors import Loc, TilelinkError, with_article
+from tilelink.errors import TilelinkError, with_article
 from tilelink.frontend import bind_sizes, check_keywords, sizes_of, slices_in
 from tilelink.ir.plan import Layout
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Dim, Signature, evaluated
@@ -21,19 +21,12 @@ from tilelink.ir.topology import Topology
 if TYPE_CHECKING:
     import torch
 
+    from tilelink.pipeline.operator import Operator
 
+SCALAR = (bool, int, float, str)
+"""Constants that are told apart by what they are."""
 TRUTH = "u8"
 """What programs know truth values as: a byte each, 0 or 1."""
-
-
-@dataclass(slots=True, eq=False)
-class Declared:
-    """What a user has declared: a body that wires tile programs, its signature, a name, and the line that it is on."""
-
-    fn: Callable[..., Any]
-    signature: Signature
-    name: str
-    loc: Loc
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +47,17 @@ class Bound:
         object.__setattr__(self, "exactly", tuple([(name, exact(value)) for name, value in self.constants]))
 
 
-def is_plain(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str))
-
-
 def exact(value: Any) -> object:
     """A constant as part of a key: Python takes `True` for `1` and for `1.0`, `-0.0` for `0.0`, and NaN for nothing."""
     kind = type(value)
-    if kind is int or kind is str or not is_plain(value):
+    if kind is int or kind is str or not isinstance(value, SCALAR):
         return value
     # Zeros and NaN by what they are called, which takes longer.
     return (kind, value if kind is bool or (kind is float and value and value == value) else repr(value))
 
 
 def bind(
-    of: Declared,
+    of: Operator,
     tensors: Sequence[Any],
     given: Mapping[str, Any],
     topology: Topology,
@@ -97,7 +86,7 @@ def bind(
 
 
 def bind_shapes(
-    of: Declared,
+    of: Operator,
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
     given: Mapping[str, Any],
@@ -118,7 +107,7 @@ def bind_shapes(
 
 
 def bound_sizes(
-    of: Declared, shapes: Sequence[Sequence[Any]], given: Mapping[str, Any], topology: Topology, rank: int | None = None
+    of: Operator, shapes: Sequence[Sequence[Any]], given: Mapping[str, Any], topology: Topology, rank: int | None = None
 ) -> dict[str, Any]:
     """The global size of every dimension of the inputs, from one rank's shapes; arguments as of `bind`."""
     dims = sizes_of(of.signature)
@@ -141,12 +130,12 @@ def _stored(t: torch.Tensor, without: tuple[int, ...]) -> torch.Tensor:
     return t.view(torch.uint8) if t.dtype == torch.bool else t
 
 
-def keywords_of(of: Declared) -> dict[str, Any]:
+def keywords_of(of: Operator) -> dict[str, Any]:
     """The constants that a body takes, with what they are where no call says it; `Parameter.empty`: each call has to."""
     return {p.name: p.default for p in inspect.signature(of.fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
-def in_words(of: Declared, bound: Bound) -> str:
+def in_words(of: Operator, bound: Bound) -> str:
     """A call in words: what has to be the same on all ranks. Defaults of the operator's body are constants too."""
     constants = {**keywords_of(of), **dict(bound.constants)}
     said = [f"{name}={_without_address(value)}" for name, value in sorted(constants.items())]
@@ -158,7 +147,7 @@ def _without_address(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def axes_of(of: Declared, topology: Topology) -> dict[str, int]:
+def axes_of(of: Operator, topology: Topology) -> dict[str, int]:
     """How many ranks there are along each of the signature's axes of ranks.
 
     Raises:
@@ -180,7 +169,7 @@ def axes_of(of: Declared, topology: Topology) -> dict[str, int]:
     return {axis: topology.size(axis) for axis in of.signature.axes}
 
 
-def check_tensors(of: Declared, tensors: Sequence[Any]) -> None:
+def check_tensors(of: Operator, tensors: Sequence[Any]) -> None:
     """Number, kind and dtypes of the arguments.
 
     Raises:
@@ -206,7 +195,7 @@ def constants_of(signature: Signature, given: Mapping[str, Any], sizes: Collecti
     return {k: v for k, v in given.items() if k not in dims or k in sizes}
 
 
-def _check_tensor(of: Declared, k: int, t: Any) -> None:
+def _check_tensor(of: Operator, k: int, t: Any) -> None:
     import torch
 
     from tilelink.runtime.memory import NAMES
@@ -259,7 +248,7 @@ def _check_tensor(of: Declared, k: int, t: Any) -> None:
         )
 
 
-def _check_dtypes(of: Declared, tensors: Sequence[torch.Tensor]) -> None:
+def _check_dtypes(of: Operator, tensors: Sequence[torch.Tensor]) -> None:
     """Inputs whose signature names no dtype share one: tiles of two dtypes do not multiply."""
     from tilelink.runtime.memory import NAMES
 
@@ -295,7 +284,7 @@ def _laid(strides: Sequence[int], item: int) -> tuple[int | None, bool]:
     return unit, all(s * item % 16 == 0 for a, s in enumerate(strides) if a != unit)
 
 
-def check_devices(of: Declared, tensors: Sequence[torch.Tensor], on_gpu: bool) -> None:
+def check_devices(of: Operator, tensors: Sequence[torch.Tensor], on_gpu: bool) -> None:
     """Every tensor lies where the backend computes.
 
     Raises:
@@ -314,7 +303,7 @@ def check_devices(of: Declared, tensors: Sequence[torch.Tensor], on_gpu: bool) -
 
 
 def check_results(
-    of: Declared,
+    of: Operator,
     outs: Sequence[Any],
     results: Sequence[tuple[str, tuple[int, ...], torch.dtype]],
     device: torch.device,
@@ -362,7 +351,7 @@ def _unlike(out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.
 
 
 def results_of(
-    of: Declared, tensors: Sequence[torch.Tensor], given: Mapping[str, Any], topology: Topology, rank: int
+    of: Operator, tensors: Sequence[torch.Tensor], given: Mapping[str, Any], topology: Topology, rank: int
 ) -> tuple[tuple[tuple[Any, ...], torch.dtype], ...]:
     """Shape and dtype of each result, from the signature alone: nothing is planned. Sizes may be symbols of `torch.compile`.
 

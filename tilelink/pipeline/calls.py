@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
-from tilelink.pipeline.arguments import Bound, bind, exact, in_words, is_plain
+from tilelink.pipeline.arguments import SCALAR, Bound, bind, exact, in_words
 from tilelink.pipeline.choosing import Choice, choose, even, problem_of, undivided
-from tilelink.pipeline.compiled import Compiler
 from tilelink.pipeline.prepared import Prepared, Unfused, bind_here, stated, workspace
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.launching import check_ranks, listed, say_alone, say_simulated, simulated, spread
 from tilelink.runtime.refusals import compare_calls
 from tilelink.runtime.session import Session, current, require
+
+if TYPE_CHECKING:
+    from tilelink.pipeline.operator import Operator
 
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
@@ -67,24 +68,12 @@ def _tuple(values: Any) -> tuple[Any, ...]:
 
 
 class Calls:
-    """How an operator with one schedule is called.
+    """How an operator with its schedule is called."""
 
-    Args:
-        compiler: compiles it.
-        reference: its unfused form in torch, if it has one.
-        uneven: dimensions along which that takes parts of unequal length.
-        scheduled: whether somebody has said how it runs; else a call may take a schedule that was measured, or the unfused form.
-    """
+    __slots__ = ("_choices", "_variants", "operator")
 
-    __slots__ = ("_choices", "_variants", "compiler", "reference", "scheduled", "uneven")
-
-    def __init__(
-        self, compiler: Compiler, reference: Callable[..., Any] | None, uneven: frozenset[str], scheduled: bool
-    ) -> None:
-        self.compiler = compiler
-        self.reference = reference
-        self.uneven = uneven
-        self.scheduled = scheduled
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
         self._choices = Recent[Calls](CHOICES_KEPT)
         self._variants: dict[Schedule, Calls] = {}
         """With the schedules that calls have chosen: as many as have been measured or estimated."""
@@ -107,11 +96,12 @@ class Calls:
             of += [facts(t, session) for t in outs]
         keyed = True
         if given:
-            keyed = all(is_plain(v) for v in given.values())
+            keyed = all(isinstance(v, SCALAR) for v in given.values())
             of += [(name, exact(value)) for name, value in given.items()]
+        operator = self.operator
         # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
-        key = (self.scheduled, len(outs), *of)
-        prepared = prepared_for(session.cached(self.compiler.identity), key) if keyed else None
+        key = (operator.scheduled, len(outs), *of)
+        prepared = prepared_for(session.cached(operator.identity), key) if keyed else None
         if prepared is None:
             prepared = self._prepared(session, key if keyed else None, tensors, outs, given)
         elif prepared.in_place or vigil.debug:
@@ -129,11 +119,11 @@ class Calls:
     ) -> Prepared | Unfused:
         """What runs a call that is not prepared under this operator's own schedule. `key`: None, nothing names its kind."""
         calls = self
-        if not self.scheduled or session.backend.only_references:
+        if not self.operator.scheduled or session.backend.only_references:
             calls = self._chosen(session, key, tensors, given)
-        unfused = calls.compiler.schedule.unfused
+        unfused = calls.operator.schedules.unfused
         # What is kept of a tiled form goes with its workspace; the unfused form has none, and is found at once the next time.
-        cached = session.cached((self if unfused else calls).compiler.identity)
+        cached = session.cached((self if unfused else calls).operator.identity)
         found = prepared_for(cached, key) if key is not None and not unfused else None
         if found is not None:
             if found.in_place or session.vigil.debug:
@@ -142,20 +132,19 @@ class Calls:
         if unfused:
             found = calls.unfused(session, tensors, outs, given)
         else:
-            found = Prepared(calls.compiler, session, tensors, outs, given)
+            found = Prepared(calls.operator, session, tensors, outs, given)
         if key is not None:
             cached[key] = found
         return found
 
     def unfused(self, session: Session, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]) -> Unfused:
         """The unfused form for calls like this one. Collective."""
-        bound = bind_here(self.compiler, session, tensors, given)
-        reference = self._reference(session, bound)
-        return Unfused(self.compiler, reference, session, bound, self.uneven, tensors, outs, given)
+        bound = bind_here(self.operator, session, tensors, given)
+        return Unfused(self.operator, self._reference(session, bound), session, bound, tensors, outs, given)
 
     def _simulated(self, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         """Where there is no rank yet: one for each entry of lists, or one alone."""
-        check_keywords(self.compiler.name, self.compiler.fn, self.compiler.signature, given)
+        check_keywords(self.operator.name, self.operator.fn, self.operator.signature, given)
         if not are_lists(tensors):
             say_simulated()
             say_alone()
@@ -167,44 +156,40 @@ class Calls:
     # -------------------------------------------------------------------------------------------------------- schedules
     def variant(self, schedule: Schedule) -> Calls:
         """The same operator's with a schedule that was chosen for it: the same object each time."""
-        if schedule == self.compiler.schedule:
+        if schedule == self.operator.schedules:
             return self
         if schedule not in self._variants:
-            compiler = replace(self.compiler, schedule=schedule)
-            self._variants[schedule] = Calls(compiler, self.reference, self.uneven, scheduled=True)
+            self._variants[schedule] = self.operator.with_schedule(schedule).calls
         return self._variants[schedule]
 
     def choice(self, bound: Bound, *, plain: bool) -> Choice:
         """How a call like this one runs, and why. `plain`: there is an unfused form that can run."""
-        compiler = self.compiler
-        if self.scheduled:
-            return Choice(compiler.schedule, "as it is scheduled")
-        problem = problem_of(compiler, bound)
+        operator = self.operator
+        if operator.scheduled:
+            return Choice(operator.schedules, "as it is scheduled")
 
         def plan(schedule: Schedule) -> Plan:
-            return self.variant(schedule).compiler.compiled(bound).plan
+            return self.variant(schedule).operator.compiled(bound).plan
 
-        return choose(problem, compiler.schedule, plan, plain=plain)
+        return choose(problem_of(operator, bound), operator.schedules, plan, plain=plain)
 
     def how(self, tensors: Sequence[Any], given: dict[str, Any]) -> Choice:
         """The choice for a call, which says so in a line as `str`."""
 
         def here(mine: Sequence[Any], session: Session) -> Choice:
-            bound = bind_here(self.compiler, session, mine, given)
+            bound = bind_here(self.operator, session, mine, given)
             return self.choice(bound, plain=self.has_plain(session.backend, bound))
 
         return on_ranks(tensors, None, None if are_lists(tensors) else require(), here)
 
-    def tiled(self, bound: Bound) -> Compiler:
-        """What compiles the tile programs that run, or would if they did: with the schedule that was measured, if any."""
-        if self.scheduled:
-            return self.compiler
-        return self.variant(self.choice(bound, plain=False).schedule).compiler
+    def tiled(self, bound: Bound) -> Operator:
+        """The operator whose tile programs run, or would if they did: with the schedule that was measured, if any."""
+        return self.variant(self.choice(bound, plain=False).schedule).operator
 
     def has_plain(self, backend: Backend, bound: Bound) -> bool:
         """Whether the unfused form can run such a call."""
-        possible = self.reference is not None and backend.group is not None
-        return possible and even(self.compiler.signature, bound, self.uneven)
+        possible = self.operator.reference_fn is not None and backend.group is not None
+        return possible and even(self.operator.signature, bound, self.operator.uneven)
 
     def _reference(self, session: Session, bound: Bound) -> Callable[..., Any]:
         """The unfused form of a call.
@@ -212,18 +197,19 @@ class Calls:
         Raises:
             TilelinkError: TL229, there is none here; TL474, processes on CPUs run nothing but references, and this call has none.
         """
-        name, loc, backend = self.compiler.name, self.compiler.loc, session.backend
+        name, loc, backend = self.operator.name, self.operator.loc, session.backend
+        reference = self.operator.reference_fn
         if not backend.only_references:
-            if self.reference is None or backend.group is None:
-                why = "it has no reference" if self.reference is None else "its libraries need GPUs"
+            if reference is None or backend.group is None:
+                why = "it has no reference" if reference is None else "its libraries need GPUs"
                 raise TilelinkError("TL229", f"`{name}` has no unfused form here", loc=loc, why=why)
-            return self.reference
+            return reference
         sizes = dict(bound.sizes)
-        ragged = [dim for dim in undivided(self.compiler.signature, bound, self.uneven) if dim in sizes]
-        if self.reference is not None and not ragged:
-            return self.reference
+        ragged = [dim for dim in undivided(self.operator.signature, bound, self.operator.uneven) if dim in sizes]
+        if reference is not None and not ragged:
+            return reference
         why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
-        if self.reference is not None:
+        if reference is not None:
             shown = ", ".join(f"{dim}={sizes[dim]}" for dim in ragged)
             why = f"its reference takes parts of one size, and {backend.ranks} ranks do not divide {shown}"
             hint = f"give its reference the parameter `{ragged[0]}`"
@@ -246,7 +232,7 @@ class Calls:
         known = self._choices.get(at) if key is not None else None
         if known is None:
             try:
-                bound = bind_here(self.compiler, session, tensors, given)
+                bound = bind_here(self.operator, session, tensors, given)
                 choice = self.choice(bound, plain=self.has_plain(backend, bound))
             except TilelinkError:
                 return self  # which finds the same again, and tells the other ranks
@@ -255,16 +241,16 @@ class Calls:
                 self._choices[at] = known
             if known is not self:
                 # What was reserved for this operator was reserved for however it runs.
-                mine = session.reserved.setdefault(self.compiler.identity, {})
-                session.reserved[known.compiler.identity] = mine
-                log.info("%s at %s runs %s", self.compiler.name, dict(bound.sizes), choice)
+                mine = session.reserved.setdefault(self.operator.identity, {})
+                session.reserved[known.operator.identity] = mine
+                log.info("%s at %s runs %s", self.operator.name, dict(bound.sizes), choice)
         return known
 
     # ----------------------------------------------------------------------------------------------------------- looked at
     def planned_for(
         self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
-    ) -> tuple[Compiler, Bound]:
-        """What compiles such a call, and what it is compiled for; arguments as of `Operator.plan`."""
+    ) -> tuple[Operator, Bound]:
+        """The operator whose tile programs such a call runs, and what it is compiled for; arguments as of `Operator.plan`."""
         given.pop("out", None)
         if ranks is not None:
             check_ranks(ranks)
@@ -275,32 +261,32 @@ class Calls:
             topology = topology or Topology(listed(tensors, ranks))
             listed(tensors, topology.ranks)
             by_rank = enumerate(zip(*tensors, strict=True))
-            found = [bind(self.compiler, mine, given, topology, rank=rank) for rank, mine in by_rank]
-            compare_calls([in_words(self.compiler, bound) for bound in found])
+            found = [bind(self.operator, mine, given, topology, rank=rank) for rank, mine in by_rank]
+            compare_calls([in_words(self.operator, bound) for bound in found])
             bound = found[0]
         else:
             shared = session.shares if session is not None else lambda _: False
-            bound = bind(self.compiler, tensors, given, topology or Topology(ranks or 1), shared)
+            bound = bind(self.operator, tensors, given, topology or Topology(ranks or 1), shared)
         return self.tiled(bound), bound
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def reserve(self, session: Session, tensors: Sequence[Any], sizes: Mapping[str, int]) -> None:
         """Prepare for calls of up to these sizes; arguments as of `Operator.reserve`. Collective."""
-        compiler = self.compiler
-        reserved = session.reserved.setdefault(compiler.identity, {})
+        operator = self.operator
+        reserved = session.reserved.setdefault(operator.identity, {})
         reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
         for calls in (self, *self._variants.values()):
             # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
-            session.cached(calls.compiler.identity).clear()
+            session.cached(calls.operator.identity).clear()
         if tensors:
-            bound = bind_here(compiler, session, tensors, {})
-            made = compiler.compiled(bound, session.vigil.checks)
-            session.vigil.compare(compiler.identity, stated(compiler, session, bound, made, tensors))
-            workspace(compiler, session, bound, made.plan)
+            bound = bind_here(operator, session, tensors, {})
+            made = operator.compiled(bound, session.vigil.checks)
+            session.vigil.compare(operator.identity, stated(operator, session, bound, made, tensors))
+            workspace(operator, session, bound, made.plan)
 
     def close(self) -> None:
         """Free what calls have taken on this rank. Collective."""
         session = current()
         if session is not None:
             for calls in (self, *self._variants.values()):
-                session.close(calls.compiler.identity)
+                session.close(calls.operator.identity)

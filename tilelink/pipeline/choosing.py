@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tilelink.cost import predict, unestimated, unfused
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Library, Schedule
 from tilelink.ir.shape import Signature
 from tilelink.mapping.lower import lower
-from tilelink.pipeline.arguments import Bound, Declared
+from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.compiled import refused
 from tilelink.tuning.tables import FAR, Problem, nearest, shipped
+
+if TYPE_CHECKING:
+    from tilelink.pipeline.operator import Operator
 
 MARGIN = 6.0
 """Microseconds by which the overlapped form has to be estimated faster. Where both take about as long, some tens of
@@ -30,7 +34,7 @@ class Choice:
         return f"{'unfused' if self.schedule.unfused else 'overlapped'}: {self.why}"
 
 
-def problem_of(of: Declared, bound: Bound) -> Problem:
+def problem_of(of: Operator, bound: Bound) -> Problem:
     topology, axes = bound.topology, of.signature.axes
     # How many ranks there are along each axis, where the operator has several: other shapes are other problems.
     along = [(axis, topology.size(axis)) for axis in axes] if len(axes) > 1 else []

@@ -1,4 +1,4 @@
-"""Capture, plan, verify, emit, load: what an operator with one schedule is compiled to, once per kind of call.
+"""Capture, plan, verify, emit, load: what an operator with one schedule is compiled to for one kind of call.
 
 Plans are made, proved and emitted without torch; it is imported where an emitted file is loaded.
 """
@@ -15,22 +15,19 @@ from tilelink.frontend import Found, Outside, found_by, trace
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Keep, Plan, Stage, StepPlan, Transfer
-from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule, Shaped
+from tilelink.ir.schedule import ByRuns, Library, Placement, Shaped
 from tilelink.ir.streams import Actions, Compute, actions
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
-from tilelink.mapping.judge import judge, judged
+from tilelink.mapping.judge import judged
 from tilelink.mapping.lower import lower
-from tilelink.pipeline.arguments import Bound, Declared, axes_of
-from tilelink.runtime.cache import Recent
+from tilelink.pipeline.arguments import Bound, axes_of
 from tilelink.runtime.functions import function_of
 
 if TYPE_CHECKING:
+    from tilelink.pipeline.operator import Operator
     from tilelink.runtime.call import Loaded
-
-KEPT = 256
-"""Plans, proofs and emitted texts that an operator keeps: one per set of sizes, memory layouts and checks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,84 +69,56 @@ def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> K
     return emit(plan, lower(plan), checks, traced=traced)
 
 
-class Identity:
-    """Which operator with which schedule, by value; its hash is computed once."""
+def compiled(operator: Operator, bound: Bound, checks: Checks) -> Compiled:
+    """Plan, verdict and source for bound arguments.
 
-    __slots__ = ("_hash", "_value")
-
-    def __init__(self, *value: object) -> None:
-        self._value = value
-        self._hash = hash(value)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self._value == other._value
+    Raises:
+        TilelinkError: there is no plan, or the proof refuses it.
+    """
+    found: list[Found] = []
+    plan, lowered, verdict = proved(operator, bound, found)
+    return Compiled(plan, lowered, verdict, emit(plan, lowered, checks), Outside(found) if found else None)
 
 
-@dataclass(slots=True, eq=False)
-class Compiler(Declared):
-    """Compiles what a user has declared, with one schedule, and keeps what it has made."""
+def proved(operator: Operator, bound: Bound, found: list[Found] | None = None) -> tuple[Plan, Lowered, Verdict]:
+    """Plan, lowered plan and verdict for bound arguments; `found`: takes up what they depend on outside of the operator.
 
-    schedule: Schedule
-    identity: Identity = field(init=False)
-    kept: Recent[Compiled] = field(init=False)
+    Raises:
+        TilelinkError: there is no plan, or the proof refuses it.
+    """
+    plan = planned(operator, bound, found)
+    verdict, lowered = judged(plan)
+    if verdict.error is not None:
+        raise verdict.error
+    return plan, lowered or lower(plan), verdict
 
-    def __post_init__(self) -> None:
-        self.identity = Identity(self.fn, self.signature, self.name, self.loc, self.schedule)
-        self.kept = Recent[Compiled](KEPT)
 
-    def compiled(self, bound: Bound, checks: Checks = Checks()) -> Compiled:
-        """Plan, verdict and source for bound arguments, made once."""
-        key = (bound, checks)
-        known = self.kept.get(key)
-        if known is None or (known.outside is not None and known.outside.changed()):
-            found: list[Found] = []
-            plan, lowered, verdict = self.proved(bound, found)
-            outside = Outside(found) if found else None
-            known = self.kept[key] = Compiled(plan, lowered, verdict, emit(plan, lowered, checks), outside)
-        return known
+def unproven(operator: Operator, bound: Bound) -> Plan:
+    """The plan for bound arguments, to be looked at, whatever the proof would say of it."""
+    plan = planned(operator, bound)
+    return replace(plan, notes=(*plan.notes, "its proof was left out: a call may be refused"))
 
-    def proved(self, bound: Bound, found: list[Found] | None = None) -> tuple[Plan, Lowered, Verdict]:
-        """Plan, lowered plan and verdict for bound arguments; `found`: takes up what they depend on outside of the operator.
 
-        Raises:
-            TilelinkError: there is no plan, or the proof refuses it.
-        """
-        plan = self._planned(bound, found)
-        verdict, lowered = judged(plan)
-        if verdict.error is not None:
-            raise verdict.error
-        return plan, lowered or lower(plan), verdict
+def wired(operator: Operator, bound: Bound, found: list[Found] | None = None) -> Wiring:
+    """Tensors and steps; `found`: as of `proved`."""
+    return trace(
+        operator.name, operator.fn, operator.signature, dict(bound.sizes), bound.dtypes, dict(bound.constants),
+        operator.loc, ranks=bound.topology.ranks, axes=axes_of(operator, bound.topology), found=found,
+    )  # fmt: skip
 
-    def verdict(self, bound: Bound) -> Verdict:
-        """The verdict on the plan for bound arguments, whichever it is."""
-        return judge(self._planned(bound))
 
-    def unproven(self, bound: Bound) -> Plan:
-        """The plan for bound arguments, to be looked at, whatever the proof would say of it."""
-        plan = self._planned(bound)
-        return replace(plan, notes=(*plan.notes, "its proof was left out: a call may be refused"))
-
-    def wiring(self, bound: Bound, found: list[Found] | None = None) -> Wiring:
-        """Tensors and steps; `found`: as of `proved`."""
-        return trace(
-            self.name, self.fn, self.signature, dict(bound.sizes), bound.dtypes, dict(bound.constants), self.loc,
-            ranks=bound.topology.ranks, axes=axes_of(self, bound.topology), found=found,
-        )  # fmt: skip
-
-    def _planned(self, bound: Bound, found: list[Found] | None = None) -> Plan:
-        found = [] if found is None else found
-        wiring = self.wiring(bound, found)
-        layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
-        plan = make_plan(wiring, bound.topology, self.schedule, dict(bound.sizes), layouts)
-        others, notes = instead(plan)
-        if others:
-            plan = make_plan(wiring, bound.topology, self.schedule.merged(others), dict(bound.sizes), layouts)
-            plan = replace(plan, notes=plan.notes + notes)
-        found += [f for s in plan.steps if s.sort_key is not None for f in found_by(s.sort_key)]
-        return plan
+def planned(operator: Operator, bound: Bound, found: list[Found] | None = None) -> Plan:
+    """The plan for bound arguments, of which nothing is shown yet; `found`: as of `proved`."""
+    found, schedule = [] if found is None else found, operator.schedules
+    wiring = wired(operator, bound, found)
+    layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
+    plan = make_plan(wiring, bound.topology, schedule, dict(bound.sizes), layouts)
+    others, notes = instead(plan)
+    if others:
+        plan = make_plan(wiring, bound.topology, schedule.merged(others), dict(bound.sizes), layouts)
+        plan = replace(plan, notes=plan.notes + notes)
+    found += [f for s in plan.steps if s.sort_key is not None for f in found_by(s.sort_key)]
+    return plan
 
 
 # ------------------------------------------------------------------------------------------------ functions by panels

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import Loc, TilelinkError, with_article
 from tilelink.frontend import SymbolicTensor, inline, parse_signature, sizes_of
-from tilelink.ir.kernel import EmittedText
+from tilelink.ir.kernel import Checks, EmittedText
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
+from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Declared
-from tilelink.pipeline.compiled import Compiler
+from tilelink.mapping.judge import judge
+from tilelink.pipeline.arguments import Bound
+from tilelink.pipeline.compiled import Compiled, compiled, planned, unproven
 from tilelink.pipeline.schedules import checked, refuse
+from tilelink.runtime.cache import Recent
 
 if TYPE_CHECKING:
     from tilelink.cost import Machine
@@ -39,25 +42,49 @@ if TYPE_CHECKING:
     from tilelink.validation import Validation
 
 Reference = Callable[..., Any]
+KEPT = 256
+"""Plans, proofs and emitted texts that an operator keeps: one per set of sizes, memory layouts and checks."""
+
+
+class Identity:
+    """Which operator with which schedule, by value; its hash is computed once."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, *value: object) -> None:
+        self._value = value
+        self._hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self._value == other._value
 
 
 @dataclass(slots=True, eq=False)
-class Operator(Declared):
+class Operator:
     """An operator: tile programs wired to tensors (paper section 3). Made by `tilelink.operator`.
 
     Calling it runs it on this rank; all ranks call it together. `schedule` gives the same operator, run differently.
     """
 
+    fn: Callable[..., Any]
+    signature: Signature
+    name: str
+    loc: Loc
     schedules: Schedule = field(default_factory=Schedule)
     reference_fn: Reference | None = None
     scheduled: bool = False
     """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the unfused form."""
-    compiler: Compiler = field(init=False)
+    identity: Identity = field(init=False)
+    kept: Recent[Compiled] = field(init=False)
     _calls: Calls | None = field(init=False, default=None)
     """Made at the first call, which imports torch."""
 
     def __post_init__(self) -> None:
-        self.compiler = Compiler(self.fn, self.signature, self.name, self.loc, self.schedules)
+        self.identity = Identity(self.fn, self.signature, self.name, self.loc, self.schedules)
+        self.kept = Recent[Compiled](KEPT)
 
     @property
     def uneven(self) -> frozenset[str]:
@@ -72,8 +99,20 @@ class Operator(Declared):
         if self._calls is None:
             from tilelink.pipeline.calls import Calls
 
-            self._calls = Calls(self.compiler, self.reference_fn, self.uneven, self.scheduled)
+            self._calls = Calls(self)
         return self._calls
+
+    def compiled(self, bound: Bound, checks: Checks = Checks()) -> Compiled:
+        """Plan, verdict and source for bound arguments, made once.
+
+        Raises:
+            TilelinkError: there is no plan, or the proof refuses it.
+        """
+        key = (bound, checks)
+        known = self.kept.get(key)
+        if known is None or (known.outside is not None and known.outside.changed()):
+            known = self.kept[key] = compiled(self, bound, checks)
+        return known
 
     # -------------------------------------------------------------------------------------------------------- schedules
     def schedule(
@@ -163,8 +202,8 @@ class Operator(Declared):
         Raises:
             TilelinkError: when there is no plan; the diagnostic of the proof, unless it is left out.
         """
-        compiler, bound = self.calls.planned_for(tensors, ranks, topology, given)
-        return compiler.compiled(bound).plan if verify else compiler.unproven(bound)
+        tiled, bound = self.calls.planned_for(tensors, ranks, topology, given)
+        return tiled.compiled(bound).plan if verify else unproven(tiled, bound)
 
     def verify(
         self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
@@ -175,8 +214,7 @@ class Operator(Declared):
         Raises:
             TilelinkError: when there is no plan to prove.
         """
-        compiler, bound = self.calls.planned_for(tensors, ranks, topology, given)
-        return compiler.verdict(bound)
+        return judge(planned(*self.calls.planned_for(tensors, ranks, topology, given)))
 
     def validate(self, *tensors: Any, topology: Topology | None = None, **given: Any) -> Validation:
         """Whether the emitted file does what the proved plan says, on simulated ranks: what each tile awaits, reads, writes and
@@ -192,8 +230,8 @@ class Operator(Declared):
         from tilelink.pipeline.calls import are_lists
         from tilelink.validation import validate
 
-        compiler, bound = self.calls.planned_for(tensors, None, topology, given)
-        made = compiler.compiled(bound)
+        tiled, bound = self.calls.planned_for(tensors, None, topology, given)
+        made = tiled.compiled(bound)
         by_rank = list(zip(*tensors, strict=True)) if are_lists(tensors) else [tensors]
         return validate(self.name, made.lowered, [made.on(rank) for rank in range(len(by_rank))], by_rank)
 
@@ -203,8 +241,8 @@ class Operator(Declared):
         """The emitted Triton file: text, and in a notebook beside the tile programs."""
         from tilelink.runtime.session import checks_here
 
-        compiler, bound = self.calls.planned_for(tensors, ranks, topology, given)
-        return EmittedText(compiler.compiled(bound, checks_here()).source)
+        tiled, bound = self.calls.planned_for(tensors, ranks, topology, given)
+        return EmittedText(tiled.compiled(bound, checks_here()).source)
 
     # ------------------------------------------------------------------------------------------------------------- call
     def __call__(
@@ -244,7 +282,7 @@ class Operator(Declared):
         """
         from tilelink.pipeline.tracing import traced_call
 
-        return traced_call(self.calls, tensors, group, session, given)
+        return traced_call(self, tensors, group, session, given)
 
     def tune(
         self,
@@ -326,7 +364,7 @@ class Operator(Declared):
         kept = StudyFile(Path(file)) if file is not None else None
         limits = Limits(method, budget, trials, seed, kept, progress)
         return explored(
-            self.calls, tensors, given, on_named(on), limits, space,
+            self, tensors, given, on_named(on), limits, space,
             ranks=ranks, topology=topology, machine=machine or H200, group=group, session=session,
         )  # fmt: skip
 
@@ -335,7 +373,7 @@ class Operator(Declared):
         from tilelink.pipeline.tuning import Tuning
         from tilelink.runtime.session import require
 
-        return Tuning(self.calls, (session or require()).of(group), tensors, given)
+        return Tuning(self, (session or require()).of(group), tensors, given)
 
     def reserve(self, *tensors: Any, group: Any = None, session: Session | None = None, **sizes: int) -> None:
         """Prepare for calls of up to these sizes: calls within them take no memory but their results. Collective.

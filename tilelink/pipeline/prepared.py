@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, constants_of, in_words, stored
-from tilelink.pipeline.compiled import Compiled, Compiler, refused
+from tilelink.pipeline.compiled import Compiled, refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
 from tilelink.runtime.aliasing import Written
@@ -25,6 +25,9 @@ from tilelink.runtime.launching import say_no_gradients
 from tilelink.runtime.memory import Workspace, regions, union
 from tilelink.runtime.refusals import Stated
 from tilelink.runtime.session import Session
+
+if TYPE_CHECKING:
+    from tilelink.pipeline.operator import Operator
 
 PLACES_KEPT = 1024
 """Places of arguments that peers read where they lie: those of the last calls of a kind are known to be agreed on."""
@@ -47,13 +50,13 @@ class Prepared:
     """
 
     __slots__ = (
-        "_agreed", "_arguments", "_compiler", "_implied", "_results", "_session", "_viewed", "_watch", "_written",
+        "_agreed", "_arguments", "_implied", "_operator", "_results", "_session", "_viewed", "_watch", "_written",
         "changed", "fresh", "in_place", "loaded", "plan", "said", "slots", "workspace",
     )  # fmt: skip
 
     def __init__(
         self,
-        compiler: Compiler,
+        operator: Operator,
         session: Session,
         tensors: Sequence[Any],
         outs: Sequence[Any],
@@ -62,24 +65,24 @@ class Prepared:
         traced: bool = False,
     ) -> None:
         backend, vigil = session.backend, session.vigil
-        self._compiler, self._session = compiler, session
+        self._operator, self._session = operator, session
         try:
-            found = bind_here(compiler, session, tensors, given)
-            made = compiler.compiled(found, vigil.checks)
+            found = bind_here(operator, session, tensors, given)
+            made = operator.compiled(found, vigil.checks)
             results = results_on(made.plan, backend.rank)
-            check_results(compiler, outs, results, tensors[0].device)
+            check_results(operator, outs, results, tensors[0].device)
         except TilelinkError as error:
-            vigil.compare(compiler.identity, error)
+            vigil.compare(operator.identity, error)
             raise
         self.plan: Plan = made.plan
-        self.said = stated(compiler, session, found, made, tensors)
+        self.said = stated(operator, session, found, made, tensors)
         if traced:
             made = made.traced(vigil.checks)
         nbytes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in results]
         self._written = Written.of(self.plan, tensors, nbytes)
         self._agree(tensors, outs, given, self.said, refused(self.plan))
         self.loaded = made.on(backend.rank)
-        self.workspace: Workspace = workspace(compiler, session, found, self.plan)
+        self.workspace: Workspace = workspace(operator, session, found, self.plan)
         key, guard = (made.source.digest, self.plan.sizes), vigil.guard
         self._watch = guard.watch(key, describe(self.plan, made.source, backend.rank)) if guard else None
         self.changed = made.outside.changed if made.outside is not None else None
@@ -105,7 +108,7 @@ class Prepared:
     ) -> None:
         """Every rank makes this call, and none finds anything wrong with it; `wrong`: what this one has found so far."""
         wrong = wrong or self._written.refused(tensors, outs) or violated(self._session, self.plan, tensors, given)
-        self._session.vigil.compare(self._compiler.identity, wrong or said)
+        self._session.vigil.compare(self._operator.identity, wrong or said)
 
     def again(self, tensors: Sequence[Any], outs: Sequence[Any], given: Mapping[str, Any]) -> None:
         """What is looked at before a later call: where peers are to read its arguments; in debug mode everything."""
@@ -177,37 +180,35 @@ class Unfused:
 
     Args:
         reference: in torch.
-        sizes: those that shards leave open and it takes.
         bound, tensors, outs, given: as of a call.
     """
 
-    __slots__ = ("_checked", "_compiler", "_reference", "_said", "_session", "_written")
+    __slots__ = ("_checked", "_operator", "_reference", "_said", "_session", "_written")
 
     in_place: Sequence[int] = ()
     changed = None
 
     def __init__(
         self,
-        compiler: Compiler,
+        operator: Operator,
         reference: Callable[..., Any],
         session: Session,
         bound: Bound,
-        sizes: frozenset[str],
         tensors: Sequence[Any],
         outs: Sequence[Any],
         given: Mapping[str, Any],
     ) -> None:
-        self._compiler, self._session = compiler, session
-        self._said = stated(compiler, session, bound)
-        taken = constants_of(compiler.signature, given, sizes)
+        self._operator, self._session = operator, session
+        self._said = stated(operator, session, bound)
+        taken = constants_of(operator.signature, given, operator.uneven)
         self._reference = partial(reference, **taken, group=session.backend.group)
-        self._written = Written.outside(compiler.name, compiler.loc, tensors, outs) if outs else None
+        self._written = Written.outside(operator.name, operator.loc, tensors, outs) if outs else None
         self._checked = not outs
         self.again()
 
     def again(self, *_: object) -> None:
         """What is looked at before a later call, in debug mode: that all ranks make it."""
-        self._session.vigil.compare(self._compiler.identity, self._said)
+        self._session.vigil.compare(self._operator.identity, self._said)
 
     def run(
         self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()
@@ -225,23 +226,23 @@ class Unfused:
             return values
         if not self._checked:
             results = [("", tuple(v.shape), v.dtype) for v in values]
-            check_results(self._compiler, outs, results, tensors[0].device)
+            check_results(self._operator, outs, results, tensors[0].device)
             self._checked = True
         into = (*outs, *[None] * (len(values) - len(outs)))
         return tuple([v if t is None else t.copy_(v) for v, t in zip(values, into, strict=True)])
 
 
 def stated(
-    compiler: Compiler,
+    operator: Operator,
     session: Session,
     bound: Bound,
     made: Compiled | None = None,
     tensors: Sequence[torch.Tensor] = (),
 ) -> Stated:
     """What this rank says of a call. `made`: of what runs it; None: it is the unfused form."""
-    call, how = in_words(compiler, bound), str(compiler.schedule) or "default"
+    call, how = in_words(operator, bound), str(operator.schedules) or "default"
     if made is None:
-        return Stated(call, how, loc=compiler.loc)
+        return Stated(call, how, loc=operator.loc)
     plan, checks = made.plan, str(session.vigil.checks)
     where = zip(map(plan.buffer, plan.wiring.arguments), tensors, strict=True)
     text = hashlib.sha256(repr((made.source.digest, plan.tables)).encode()).hexdigest()
@@ -251,17 +252,17 @@ def stated(
         places=tuple((b.tensor, None if b.staged else session.backend.arenas.place(t)) for b, t in where if b.reached),
         of=repr((bound.layouts, plan.topology)),
         text=text,
-        loc=compiler.loc,
+        loc=operator.loc,
     )
 
 
-def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
+def bind_here(operator: Operator, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
     """The arguments of a call on this rank, checked and bound to the signature's sizes."""
     backend = session.backend
-    found = bind(compiler, tensors, given, backend.topology, session.shares, backend.rank)
+    found = bind(operator, tensors, given, backend.topology, session.shares, backend.rank)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        say_no_gradients(compiler.name)
-    check_devices(compiler, tensors, backend.topology.backend != "simulated")
+        say_no_gradients(operator.name)
+    check_devices(operator, tensors, backend.topology.backend != "simulated")
     return found
 
 
@@ -273,10 +274,10 @@ def violated(session: Session, plan: Plan, tensors: Sequence[Any], given: Mappin
     return broken(plan, tensors, given)
 
 
-def workspace(compiler: Compiler, session: Session, of: Bound, plan: Plan) -> Workspace:
+def workspace(operator: Operator, session: Session, of: Bound, plan: Plan) -> Workspace:
     """The workspace for a plan, of the capacity that has been reserved."""
-    wanted, reserved = regions(plan), session.reserved.get(compiler.identity, {})
+    wanted, reserved = regions(plan), session.reserved.get(operator.identity, {})
     most = tuple((name, max(size, reserved.get(name, 0))) for name, size in of.sizes)
     if most != of.sizes:
-        wanted = union(wanted, regions(compiler.compiled(replace(of, sizes=most)).plan))
-    return session.workspace(compiler.identity, wanted)
+        wanted = union(wanted, regions(operator.compiled(replace(of, sizes=most)).plan))
+    return session.workspace(operator.identity, wanted)

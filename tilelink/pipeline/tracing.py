@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilelink.pipeline.calls import Calls, on_ranks
+from tilelink.pipeline.calls import on_ranks
+from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.refusals import no_kernels
 from tilelink.runtime.session import Session
@@ -17,18 +18,18 @@ ROUNDS = 7
 
 
 def traced_call(
-    calls: Calls, tensors: Sequence[Any], group: Any, session: Session | None, given: dict[str, Any]
+    operator: Operator, tensors: Sequence[Any], group: Any, session: Session | None, given: dict[str, Any]
 ) -> Trace:
     """Trace one call; on GPUs behind some that are timed, traced and not. Collective; arguments as of `Operator.trace`."""
-    return on_ranks(tensors, group, session, lambda mine, here: _traced(calls, here, mine, given))
+    return on_ranks(tensors, group, session, lambda mine, here: _traced(operator, here, mine, given))
 
 
-def _traced(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Trace:
+def _traced(operator: Operator, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Trace:
     if session.backend.only_references:
         raise no_kernels()
-    compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given))
+    operator = operator.calls.tiled(bind_here(operator, session, tensors, given))
     backend = session.backend
-    prepared = Prepared(compiler, session, tensors, (), given, traced=True)
+    prepared = Prepared(operator, session, tensors, (), given, traced=True)
 
     def traced() -> Prepared:
         prepared.run(tensors)
@@ -39,7 +40,7 @@ def _traced(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[
         ms, untraced = max(backend.agree(backend.timed(traced))), None
         ready: Any = prepared
     else:
-        plain = Prepared(compiler, session, tensors, (), given)
+        plain = Prepared(operator, session, tensors, (), given)
         runs = {"plain": lambda: plain.run(tensors), "traced": traced}
         times, missing = interleaved(backend, runs, ROUNDS)
         assert not missing, missing
@@ -55,7 +56,7 @@ def _traced(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[
     lanes = lanes_of_events(backend, ready.plan, ready.loaded.source, ready.slots[slot].events)
     sizes = " ".join(f"{name}={size}" for name, size in prepared.plan.sizes)
     return Trace(
-        title=f"{compiler.name}: {sizes}",
+        title=f"{operator.name}: {sizes}",
         backend=backend.topology.backend,
         lanes=together(backend.agree(lanes)),
         ms=ms,

@@ -47,10 +47,10 @@ def attempt(backend: Backend, action: Callable[[], Any]) -> str:
     What waits for other ranks must not fail on some of them only, or these are waited for: compile in one attempt, run
     in a second one.
     """
-    return next((f"rank {r}: {p}" for r, p in enumerate(backend.agree(problem_of(action))) if p), "")
+    return next((f"rank {r}: {p}" for r, p in enumerate(backend.agree(failure(action))) if p), "")
 
 
-def problem_of(action: Callable[[], Any]) -> str:
+def failure(action: Callable[[], Any]) -> str:
     """Why `action` fails, in one line; empty where it does not.
 
     Raises:

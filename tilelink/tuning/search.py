@@ -10,25 +10,16 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.mapping import placement_of
 from tilelink.runtime.backend import Backend
-from tilelink.tuning.measuring import attempt, interleaved, problem_of
 from tilelink.tuning.methods import Candidates, method_named
 from tilelink.tuning.progress import bar
-from tilelink.tuning.study import Study, StudyFile, Trial, nbytes_of, nothing_runs
-
-QUICK = 3
-"""Calls by which a candidate is judged at first, where times vary; the median counts."""
-FINALISTS = 4
-ROUNDS = 11
-"""In which the finalists are compared, at most."""
-KEPT_BACK = 0.25
-"""Part of the budget that is left for the finalists."""
+from tilelink.tuning.study import Study, StudyFile, Trial, nothing_runs
 
 Progress = Callable[[Study], None]
 """Called with a study whenever something was tried."""
@@ -177,132 +168,3 @@ def complete(plan: Plan, schedule: Schedule) -> Schedule:
     inlined operator brings along."""
     own = {s.path: placement_of(s.step, replace(plan, schedule=schedule)) for s in plan.steps}
     return replace(schedule.merged(own), unfused=False)
-
-
-# ------------------------------------------------------------------------------------------------------------ measuring
-class Candidate(Protocol):
-    """A schedule that is being tried on one rank; all but its plan and compiling it is collective."""
-
-    def plan(self) -> Plan:
-        """Planned, verified and emitted; raises TilelinkError."""
-        ...
-
-    def allocate(self) -> None: ...
-
-    def compile(self) -> None:
-        """Compile and load its kernels."""
-        ...
-
-    def run(self) -> Any: ...
-
-    def checked(self) -> Any:
-        """Called once, into memory that is 0 where it writes nothing."""
-        ...
-
-    def close(self) -> None:
-        """Give the memory back."""
-        ...
-
-
-@dataclass(slots=True)
-class Measured:
-    """Candidates that run, on one rank.
-
-    Args:
-        make: a candidate of a schedule.
-        same: whether a result is right.
-        reference: the unfused form; None where there is none.
-        free: bytes of memory that candidates may take, on this rank.
-    """
-
-    backend: Backend
-    make: Callable[[Schedule], Candidate]
-    same: Callable[[Any], bool]
-    reference: Callable[[], Any] | None
-    free: Callable[[], int]
-
-    @property
-    def exact(self) -> bool:
-        """Whether a call takes the same time whenever it is made, which is that of simulated clocks."""
-        return self.backend.topology.backend == "simulated"
-
-    def __call__(self, schedules: Sequence[Schedule], late: Callable[[], bool]) -> list[Trial]:
-        """Made legal and compiled by all ranks together, each its share first, then timed one by one. Collective."""
-        alive: dict[Schedule, Candidate] = {}
-        found: dict[Schedule, Trial] = {}
-        for schedule in schedules:
-            candidate = self.make(schedule)
-            problem = self._prepared(candidate)
-            if problem:
-                found[schedule] = Trial(schedule, None, problem)
-            else:
-                alive[schedule] = candidate
-        for candidate in list(alive.values())[self.backend.rank :: self.backend.ranks]:
-            problem_of(candidate.compile)  # a share each: what is compiled lies on disk, for all ranks of a machine
-        self.backend.agree(None)
-        told = self.backend.agree([problem_of(c.compile) for c in alive.values()])
-        for k, (schedule, candidate) in enumerate(alive.items()):
-            problem = next((f"rank {r}: {p[k]}" for r, p in enumerate(told) if p[k]), "")
-            if problem:
-                found[schedule] = Trial(schedule, None, problem)
-            elif not late():
-                found[schedule] = self._timed(schedule, candidate)
-            candidate.close()
-        return list(found.values())
-
-    def _prepared(self, candidate: Candidate) -> str:
-        """Legal on every rank, with memory for it on every rank; then it is allocated."""
-        problem = attempt(self.backend, candidate.plan)
-        if problem:
-            return problem
-        if not all(self.backend.agree(nbytes_of(candidate.plan()) <= self.free())):
-            return "not enough memory"
-        return attempt(self.backend, candidate.allocate)
-
-    def wrong(self, schedule: Schedule) -> str:
-        """Collective: why a schedule does not run or has a wrong result; empty where it is right."""
-        candidate = self.make(schedule)
-        problem = self._prepared(candidate) or attempt(self.backend, candidate.compile)
-        problem = problem or attempt(self.backend, lambda: self._check(candidate))
-        candidate.close()
-        return problem
-
-    def _check(self, candidate: Candidate) -> None:
-        if not self.same(candidate.checked()):
-            raise TilelinkError("TL463", "a wrong result")
-
-    def _timed(self, schedule: Schedule, candidate: Candidate) -> Trial:
-        """Checked, then timed; a simulated call is made once for both."""
-        times: list[float] = []
-        if self.exact:
-            problem = attempt(self.backend, lambda: times.append(self.backend.timed(lambda: self._check(candidate))))
-        else:
-            problem = attempt(self.backend, lambda: self._check(candidate))
-        if problem:
-            return Trial(schedule, None, problem)
-        times = times or [self.backend.timed(candidate.run) for _ in range(QUICK)]
-        slowest = sorted(max(of_ranks) for of_ranks in zip(*self.backend.agree(times), strict=True))
-        return Trial.of(schedule, 1e3 * slowest[len(slowest) // 2], candidate.plan())
-
-    def decide(self, study: Study, seconds: float) -> None:
-        """The best few again, interleaved with one another and with the unfused form, as often as there is time. Collective.
-
-        Raises:
-            TilelinkError: TL462, none of them runs twice.
-        """
-        if self.exact and self.reference is None:
-            return
-        ranked = [t.schedule for t in study.ranked[:FINALISTS]]
-        candidates = [self.make(s) for s in ranked]
-        runs = {str(k): c.run for k, c in enumerate(candidates)}
-        if self.reference is not None:
-            runs["plain"] = self.reference
-        rounds = 1 if self.exact else ROUNDS
-        final, missing = interleaved(self.backend, runs, rounds, seconds=seconds)
-        for candidate in candidates:
-            candidate.close()
-        study.final.update({s: final[str(k)] for k, s in enumerate(ranked) if str(k) in final})
-        if not study.final:
-            raise nothing_runs(f"no schedule runs twice: {next(iter(missing.values()))}")
-        if "plain" in final:
-            study.final[Schedule(unfused=True)] = final["plain"]

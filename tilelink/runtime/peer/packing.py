@@ -14,7 +14,6 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ _MAP_BYTES = 128
 _MAPS_KEPT = 64
 """Tensor maps per parameter: torch's allocator hands out the same few addresses again and again."""
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s[^,\[]*(?:\[(\d+)\])?")
-_PLAIN = {
+_ALONE = {
     "num_ctas": 1,
     "global_scratch_size": 0,
     "profile_scratch_size": 0,
@@ -108,63 +107,36 @@ def _inside(tensor_map: Any) -> int:
     return id(tensor_map) + type(tensor_map).__basicsize__ - _MAP_BYTES
 
 
-@dataclass(slots=True, eq=False)
 class Packed:
     """A launch: its configuration, its parameters, and what to write there in each call.
 
-    `parameters`: the address of each parameter's value. `pointers`: values that are the address of a tensor of the call,
-    by name; `contexts`: of the context of its arena, for a line of ranks or
-    all. `maps`: places among `parameters` that point to a tensor's map.
+    `parameters`: the address of each parameter's value; `sizes`: its bytes. `pointers`: values that are the address of a
+    tensor of the call, by name; `contexts`: of the context of its arena, for a line of ranks or all. `maps`: places among
+    `parameters` that point to a tensor's map.
     """
 
     function: int
     config: LaunchConfig
     parameters: Any
-    pointers: tuple[tuple[Any, str], ...]
-    contexts: tuple[tuple[Any, str, tuple[int, ...] | None], ...]
-    maps: tuple[tuple[int, str, TensorMaps], ...]
-    kept: tuple[object, ...]
-    """Whatever `parameters` leads to."""
 
-
-def pack(work: W.Launch, backend: W.Backend, launcher: Launcher, first: W.Call) -> Packed | None:
-    """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
-    args = {name: W.value_of(value, first, backend) for name, value in work.args.items()}
-    compiled, _ = launcher.load(work.kernel, work.workers, args, work.options)
-    kinds = compiled.src.signature
-    if torch.version.hip or not is_plain(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
-        return None
-    packer = _Packer(backend, launcher, first, iter(compiled.metadata.tensordesc_meta or ()))
-    if not all(packer.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
-        return None
-    packer.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none
-    packer.number(ctypes.c_uint64(0))
-    if packer.sizes != declared_sizes(compiled.asm["ptx"], compiled.name):
-        return None
-    threads = compiled.metadata.num_warps * compiled.metadata.target.warp_size
-    config = LaunchConfig((work.workers, 1, 1), (threads, 1, 1), compiled.metadata.shared, 0, 0, 0)
-    return packer.packed(compiled, config)
-
-
-class _Packer:
-    """Collects parameters in order; `add` says whether it could."""
-
-    def __init__(
-        self, backend: W.Backend, launcher: Launcher, first: W.Call, metadata: Iterator[Mapping[str, Any]]
-    ) -> None:
+    def __init__(self, backend: W.Backend, first: W.Call, metadata: Iterator[Mapping[str, Any]]) -> None:
         self.sizes: list[int] = []
-        self._backend = backend
-        self._launcher = launcher
-        self._first = first
-        self._metadata = metadata
+        self.pointers: list[tuple[Any, str]] = []
+        self.contexts: list[tuple[Any, str, tuple[int, ...] | None]] = []
+        self.maps: list[tuple[int, str, TensorMaps]] = []
+        self._backend, self._first, self._metadata = backend, first, metadata
         self._addresses: list[int] = []
         self._kept: list[object] = []
-        self._pointers: list[tuple[Any, str]] = []
-        self._contexts: list[tuple[Any, str, tuple[int, ...] | None]] = []
-        self._maps: list[tuple[int, str, TensorMaps]] = []
+        """Whatever `parameters` leads to."""
+
+    def finish(self, compiled: Any, config: LaunchConfig) -> None:
+        """All parameters have been added, which are of this kernel."""
+        self.function, self.config = compiled.function, config
+        self.parameters = (ctypes.c_void_p * len(self._addresses))(*self._addresses)
+        self._kept.append(compiled)
 
     def add(self, kind: str, value: W.Value, found: Any) -> bool:
-        """`kind`: of the parameter, in Triton's words; `found`: the value in the first call."""
+        """The next parameter, if it is known how. `kind`: in Triton's words; `found`: the value in the first call."""
         if kind == "constexpr":
             return True
         if kind.startswith("tensordesc"):
@@ -181,18 +153,13 @@ class _Packer:
         """One of ctypes' numbers."""
         self._parameter(ctypes.addressof(value), ctypes.sizeof(value), value)
 
-    def packed(self, compiled: Any, config: LaunchConfig) -> Packed:
-        addresses = (ctypes.c_void_p * len(self._addresses))(*self._addresses)
-        lists = tuple(self._pointers), tuple(self._contexts), tuple(self._maps)
-        return Packed(compiled.function, config, addresses, *lists, (compiled, *self._kept))
-
     def _pointer(self, value: W.Value, found: torch.Tensor) -> bool:
         address = ctypes.c_uint64(found.data_ptr())
         self.number(address)
         if isinstance(value, W.Given):
-            self._pointers.append((address, value.name))
+            self.pointers.append((address, value.name))
         elif isinstance(value, W.ContextOf):
-            self._contexts.append((address, value.name, value.line))
+            self.contexts.append((address, value.name, value.line))
         else:
             self._kept.append(found)
         return True
@@ -205,10 +172,10 @@ class _Packer:
         varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
         if not tensor.numel():
             # No tile of it will be touched, and an empty tensor has no address.
-            tensor, seen = self._launcher.unused(tensor.dtype, tile.block), torch.Tensor.detach
+            tensor, seen = tensor.new_zeros(tile.block), torch.Tensor.detach
         maps = TensorMaps(metadata, seen, tile.block)
         if isinstance(tile.tensor, W.Given) and varies:
-            self._maps.append((len(self._addresses), tile.tensor.name, maps))
+            self.maps.append((len(self._addresses), tile.tensor.name, maps))
         self._parameter(maps.address(tensor), _MAP_BYTES, (maps, None if varies else tensor))
         view = seen(tensor)
         for size in view.shape:
@@ -223,6 +190,25 @@ class _Packer:
         self._kept.append(kept)
 
 
+def pack(work: W.Launch, backend: W.Backend, launcher: Launcher, first: W.Call) -> Packed | None:
+    """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
+    args = {name: W.value_of(value, first, backend) for name, value in work.args.items()}
+    compiled, _ = launcher.load(work.kernel, work.workers, args, work.options)
+    kinds, metadata = compiled.src.signature, compiled.metadata
+    if torch.version.hip or not by_grid_alone(metadata) or list(kinds) != list(work.kernel.arg_names):
+        return None
+    packed = Packed(backend, first, iter(metadata.tensordesc_meta or ()))
+    if not all(packed.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
+        return None
+    packed.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none
+    packed.number(ctypes.c_uint64(0))
+    if packed.sizes != declared_sizes(compiled.asm["ptx"], compiled.name):
+        return None
+    threads = metadata.num_warps * metadata.target.warp_size
+    packed.finish(compiled, LaunchConfig((work.workers, 1, 1), (threads, 1, 1), metadata.shared, 0, 0, 0))
+    return packed
+
+
 def declared_sizes(ptx: str, name: str) -> list[int]:
     """Bytes of each parameter of a kernel, as its PTX declares them."""
     found = re.search(rf"\.entry\s+{re.escape(name)}\s*\((.*?)\)", ptx, re.DOTALL)
@@ -231,6 +217,6 @@ def declared_sizes(ptx: str, name: str) -> list[int]:
     return [int(bits) // 8 * int(count or 1) for bits, count in _PARAMETER.findall(found[1])]
 
 
-def is_plain(metadata: Any) -> bool:
+def by_grid_alone(metadata: Any) -> bool:
     """Whether a launch of the kernel is configured by its grid, block and shared memory alone."""
-    return all(getattr(metadata, name, None) == value for name, value in _PLAIN.items())
+    return all(getattr(metadata, name, None) == value for name, value in _ALONE.items())

@@ -92,7 +92,6 @@ class Launcher:
         self._options = dict(options or {})
         self._prepare = prepare
         self._admitted: dict[Any, int] = {}
-        self._unused: dict[tuple[torch.dtype, tuple[int, ...]], torch.Tensor] = {}
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` function on the CUDA stream with handle `stream`.
@@ -144,17 +143,7 @@ class Launcher:
                 why="kernels see the memory of their own GPU and the symmetric memory of its peers",
                 hint=f"move it: {name}.to({str(self.device)!r})",
             )
-        if not isinstance(value, Descriptor):
-            return value
-        if not value.tensor.numel():
-            value = Descriptor(self.unused(value.tensor.dtype, value.block), value.block)
-        return value.of_argument(name)
-
-    def unused(self, dtype: torch.dtype, block: tuple[int, ...]) -> torch.Tensor:
-        """Memory for the descriptor of an empty tensor, which has no address, and no tile that a kernel would touch."""
-        if (dtype, block) not in self._unused:
-            self._unused[dtype, block] = torch.zeros(block, dtype=dtype, device=self.device)
-        return self._unused[dtype, block]
+        return value.of_argument(name) if isinstance(value, Descriptor) else value
 
 
 HIGH_PRIORITY = -1
