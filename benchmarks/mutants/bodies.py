@@ -34,8 +34,7 @@ def elsewhere(plan: Plan, path: str, op: Wait | Notify) -> Wait | Notify | None:
     view = step.binding(op.param).view
     index = list(entries(step, op.param, op.index))
     tensor = step.binding(op.param).tensor
-    channel = plan.channel_of(tensor)
-    known = [a.axis for a in channel.axes] if channel is not None else []
+    known = [a.axis for c in plan.channels if c.tensor == tensor for a in c.axes]
     order = sorted(range(len(index)), key=lambda k: view[k].axis not in known)
     for k in order:
         moved = _moved(index[k], view[k].unit)

@@ -34,7 +34,7 @@ class Running:
     @property
     def key(self) -> object:
         """The same for what runs the same."""
-        frame = (self.plan.host, self.plan.credits, self.plan.schedule.slots, self.plan.buffers)
+        frame = (self.plan.host, self.plan.takes_credits, self.plan.schedule.slots, self.plan.buffers)
         scopes = tuple(c.scope for c in self.plan.channels)
         return self.source.digest, repr(self.streams), repr(frame), scopes
 
@@ -100,9 +100,6 @@ def _is_signal(node: ast.Call, plan: Plan, signal: Signal) -> bool:
     kinds = RAISES if isinstance(signal.op, Notify) else WAITS
     if not isinstance(node.func, ast.Attribute) or node.func.attr not in kinds:
         return False
-    if signal.channel is None:
-        given = ("ready_at", "entered_at")
-    else:
-        tensor = plan.channel(signal.channel).tensor
-        given = (f"{tensor}_flags", f"{tensor}_doorbells")
+    own = ("ready_at", "entered_at")
+    given = own if signal.channel is None else (f"{signal.channel}_flags", f"{signal.channel}_doorbells")
     return any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(node.args[0]))

@@ -64,9 +64,9 @@ def _elided(s: Signal, reason: str) -> Signal:
 
 
 def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
-    other = next((c for c in plan.channels if c.name != s.channel), None)
+    other = next((c for c in plan.channels if c.tensor != s.channel), None)
     if s.channel is not None and other is not None:
-        changed = _with(plan, s, replace(s, channel=other.name))
+        changed = _with(plan, s, replace(s, channel=other.tensor))
         if other.counted:  # it has flags where others than streams wait
             changed = _channel(changed, other, counted=False)
         yield Mutation("wrong channel", said(plan, s), changed)
@@ -142,10 +142,8 @@ def _of_call(plan: Plan) -> Iterator[Mutation]:
         turns = replace(plan.schedule, slots=1)
         yield Mutation("double buffer removed (all)", "the call", replace(_slots(plan, shared), schedule=turns))
         yield Mutation("slots do not take turns", "the call", replace(plan, schedule=turns))
-    taken = [c for c in plan.credits if c.implied_by is None]
-    if taken:
-        free = tuple(replace(c, implied_by=c.tensor) for c in plan.credits)
-        yield Mutation("credits not taken", "the call", replace(plan, credits=free))
+    if plan.takes_credits:
+        yield Mutation("credits not taken", "the call", replace(plan, credits_implied_by="all"))
 
 
 def _slots(plan: Plan, single: list[Buffer]) -> Plan:

@@ -129,7 +129,6 @@ def _rank(mapping: Mapping, loaded: list[Loaded], adversary: Adversary) -> list[
             workspace.view(region.name, torch.uint8, region.nbytes).fill_(adversary.unwritten)
     backend.barrier()  # nobody is to be pushed to before
     slots: list[Slot] = []
-    implied = all(c.implied_by is not None for c in plan.credits)
     out: list[torch.Tensor] = []
     kept: list[dict[str, torch.Tensor]] = []
     for call in range(CALLS):
@@ -140,7 +139,7 @@ def _rank(mapping: Mapping, loaded: list[Loaded], adversary: Adversary) -> list[
             tensors[name] = backend.maker(extents(plan, b, backend.rank), DTYPES[b.dtype])()
             tensors[name].view(torch.uint8).fill_(adversary.unwritten)
         kept.append(tensors)
-        this = Call(tensors, int(not (implied and call)), backend.main_stream())
+        this = Call(tensors, int(plan.takes_credits or not call), backend.main_stream())
         slots = slots or [prepare(mine, workspace, slot, this) for slot in range(plan.schedule.slots)]
         for step in slots[call % plan.schedule.slots].steps:
             step(this)

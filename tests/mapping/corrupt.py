@@ -200,9 +200,7 @@ def smaller_buffer(rng: random.Random, plan: Plan) -> Plan | None:
 
 
 def no_credit(rng: random.Random, plan: Plan) -> Plan | None:
-    if not any(c.implied_by is None for c in plan.credits):
-        return None
-    return replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits))
+    return replace(plan, credits_implied_by="all") if plan.takes_credits else None
 
 
 def one_slot(rng: random.Random, plan: Plan) -> Plan | None:
@@ -219,13 +217,6 @@ def fewer_slots(rng: random.Random, plan: Plan) -> Plan | None:
         return None
     slots = rng.choice([n for n in (1, 2, 3, 4) if n != b.slots])
     return replace(plan, buffers=_swapped(plan.buffers, b, replace(b, slots=slots)))
-
-
-def fewer_credits(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.credits if c.implied_by is None))
-    if c is None:
-        return None
-    return replace(plan, credits=_swapped(plan.credits, c, replace(c, implied_by=c.tensor)))
 
 
 # ------------------------------------------------------------------------------------------------- the host and its kernels
@@ -356,7 +347,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     for f in (
         drop_signal, late_signal, other_addressee, other_peer, other_target, other_guard, weaker_scope, other_writers, other_span,
         other_kind, other_order, fewer_tiles, same_tile, other_tile, own_left_out, other_direction, smaller_buffer,
-        no_credit, one_slot, fewer_slots, fewer_credits, host_step, host_order, host_moved, host_twice, other_stream,
+        no_credit, one_slot, fewer_slots, host_step, host_order, host_moved, host_twice, other_stream,
         entered_elsewhere, other_turns, more_workers, other_deferred, other_subtiles, not_forwarded, other_rows, other_doorbells,
         brought_along,
     )

@@ -122,7 +122,7 @@ def broken(plan: Plan) -> dict[str, Plan]:
         "a notify that stays at home": with_signal(plan, "across", "dst", "notify", to="self"),
         "a step along the other axis": replace(plan, steps=(_along(plan.steps[0], "GPU"), *plan.steps[1:])),
         "a target of the other axis": with_channel(plan, "inside_dst", target=plan.channels[0].target * 2),
-        "no credit": replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits)),
+        "no credit": replace(plan, credits_implied_by="all"),
     }  # fmt: skip
 
 

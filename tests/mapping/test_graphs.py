@@ -202,7 +202,7 @@ def test_a_stream_that_waits_for_a_flag_needs_an_sm() -> None:
     plan = behind()
     flags = (replace(c, doorbells=False, counted=False, target=unguarded(c)) for c in plan.channels)
     spoilt = replace(plan, channels=tuple(flags))
-    assert plan.workers == plan.topology.device.sms
+    assert plan.kernels[0].workers == plan.topology.device.sms
     assert_right(plan)
     assert_refused(spoilt, "TL613")
 
@@ -218,7 +218,7 @@ def test_steps_that_take_turns_have_the_same_workers() -> None:
     placed: dict[str, Any] = {"one": sms(M=2, N=2), "other": sms(M=2, N=2, joins="one")}
     plan = plan_of(op, 2, {"M": 8, "N": 4}, gather=copy_engine(M=2, push=False), **placed)
     assert [k.in_turn for k in plan.kernels] == [("one", "other")]
-    assert plan.workers == plan.topology.device.sms - 1
+    assert plan.kernels[0].workers == plan.topology.device.sms - 1
     assert_right(plan)
 
 

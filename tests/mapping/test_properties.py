@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.mapping.plans import form, forms
 from tests.selection import cases
 from tilelink.ir import formula as F
-from tilelink.ir.partition import ChannelAxis, GridAxis, part
+from tilelink.ir.partition import ChannelAxis, GridAxis
 from tilelink.ir.streams import Copy, Set, Wait, actions
 from tilelink.mapping.arrivals import tiles_in
 from tilelink.mapping.lower import lower
@@ -46,9 +46,7 @@ def cuts(grid: GridAxis, at: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def axis_of(kind: str, tile: int | None, dim: str = "M") -> GridAxis:
-    return GridAxis(
-        dim, kind, SIZE if dim == "M" else COLUMNS, tile, dim.lower(), part(SIZE) if kind != "plain" else None
-    )
+    return GridAxis(dim, kind, SIZE if dim == "M" else COLUMNS, tile, dim.lower(), shared=kind != "plain")
 
 
 # ------------------------------------------------------------------------------------------------------------ partitions

@@ -137,9 +137,7 @@ def words_awaited(scope: Scope, function: str, given: str, tensor: TensorDecl, l
     """The call of a device function that reads words, and waits for them; with a time limit where the plan is emitted so."""
     if not scope.reports.checks.watchdog:
         return f"shmem.{function}({given})"
-    channel = scope.plan.channel_of(tensor.name)
-    assert channel is not None
-    report = scope.report("words", channel.name, loc)
+    report = scope.report("words", tensor.name, loc)
     return f"shmem.{function}_within({given}, {scope.tensor(tensor.name)}, {report}, t)"
 
 

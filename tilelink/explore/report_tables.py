@@ -75,7 +75,7 @@ def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
         Sheet(
             "Credits",
             ("slots of", "may be written again"),
-            tuple((c.tensor, _credit(c.implied_by)) for c in plan.credits),
+            tuple((b.tensor, _credit(plan.credits_implied_by)) for b in plan.buffers if b.shared),
         ),
         Sheet("A call", ("", "on the host"), tuple((str(i), _host(plan, h)) for i, h in enumerate(plan.host, 1))),
         Sheet("Notes", ("",), tuple((n,) for n in plan.notes)),
@@ -196,7 +196,7 @@ def _runs_on(plan: Plan, s: StepPlan) -> str:
 
 
 def _tiles(s: StepPlan) -> str:
-    blocks = " × ".join(_tile(g) for g in s.grid if not g.own)
+    blocks = " × ".join(_tile(g) for g in s.grid if g.kind != "own")
     loops = ", ".join(_tile(g) for g in s.loops)
     return f"{blocks}, over {loops}" if loops else blocks
 
@@ -310,7 +310,7 @@ def _waiting(plan: Plan, c: Channel) -> str:
 
 def _paths(plan: Plan, c: Channel, action: str) -> list[str]:
     def concerns(s: Signal) -> bool:
-        return s.action == action and s.channel == c.name
+        return s.action == action and s.channel == c.tensor
 
     return list(dict.fromkeys(s.path for s in plan.signals if concerns(s)))
 
@@ -337,8 +337,9 @@ def signals_of(plan: Plan) -> int:
     for c in (c for c in plan.channels if c.adds and c.tensor not in plan.ll):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
-            doorbells = len(targets) if c.doorbells and not c.counted else 0
-            count += sum(t or 0 for t in targets) + sum(c.rung(word, plan.env(rank)) for word in range(doorbells))
+            doorbells = np.arange(len(targets) if c.doorbells and not c.counted else 0)
+            rung = F.evaluate(F.of(1) if c.rings is None else c.rings, c.at(doorbells, plan.env(rank)))
+            count += sum(t or 0 for t in targets) + int(np.broadcast_to(rung, doorbells.shape).sum())
     return count
 
 

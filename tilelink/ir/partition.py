@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -54,21 +55,18 @@ def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
 class GridAxis:
     """A one-axis partition into tiles, in closed form. `kind`: `plain` (from 0 to `size`), `cut` (ends at every rank's border
     too), `mine` (this rank's part only, in global positions), `unit` (one position at a time), `own` (this rank's coordinate),
-    `table` (ends where the offsets table `table` says). `tile`: elements, None for the whole axis (or the whole part). `ring`:
-    the part length along which the tiles belong to ranks, if they do. `over`: the axis of those ranks, the step's."""
+    `table` (ends where the offsets table `table` says). `tile`: elements, None for the whole axis (or the whole part).
+    `shared`: some program of the operator splits the axis over the ranks, along which its tiles may then be taken. `over`: the
+    axis of those ranks, the step's."""
 
     dim: str
     kind: str
     size: Formula
     tile: int | None
     var: str | None = None
-    ring: Formula | None = None
+    shared: bool = False
     table: str | None = None
     over: str = RANK_AXIS
-
-    @property
-    def own(self) -> bool:
-        return self.kind == "own"
 
     @property
     def by_parts(self) -> bool:
@@ -263,14 +261,13 @@ class ChannelAxis:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The flags of one tensor: how many, which flag a position has, how often each is raised in a call. `target`: notifies per
-    call of flag (`c0`, `c1`, …), at the rank that holds the flags; 0: it is not raised. `adds`: each notify adds 1; else it
-    sets the epoch. `scope`: gpu (one rank's own counters) | sys. `doorbells`: a stream waits for workers of its own rank:
-    whoever completes a flag rings its doorbell. `joined`: the offsets table that splits the tensor at run time: how many tiles
-    that makes is known on the device only, so they are counted where they are made, and the last one notifies for all, `target`
-    at once."""
+    """The flags of one tensor, which go by its name: how many, which flag a position has, how often each is raised in a call.
+    `target`: notifies per call of flag (`c0`, `c1`, …), at the rank that holds the flags; 0: it is not raised. `adds`: each
+    notify adds 1; else it sets the epoch. `scope`: gpu (one rank's own counters) | sys. `doorbells`: a stream waits for workers
+    of its own rank: whoever completes a flag rings its doorbell. `joined`: the offsets table that splits the tensor at run time:
+    how many tiles that makes is known on the device only, so they are counted where they are made, and the last one notifies
+    for all, `target` at once."""
 
-    name: str
     tensor: str
     axes: tuple[ChannelAxis, ...]
     target: Formula
@@ -290,10 +287,7 @@ class Channel:
 
     @property
     def flags(self) -> Formula:
-        total: Formula = F.of(1)
-        for a in self.axes:
-            total = total * a.count
-        return total
+        return math.prod((a.count for a in self.axes), start=F.of(1))
 
     def flat(self, indices: tuple[F.Like, ...]) -> Formula:
         """The flag's number, row-major."""
@@ -301,12 +295,6 @@ class Channel:
         for a, i in zip(self.axes, indices, strict=True):
             out = out * a.count + F.of(i)
         return out
-
-    def rung(self, flag: int, env: Mapping[str, F.Number]) -> bool:
-        """Whether the doorbell of a flag is rung, on the rank that `env` is of."""
-        if self.rings is None:
-            return True
-        return bool(F.evaluate(self.rings, self.at(flag, env)))
 
     def at(self, flag: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
         """What symbols of `target` and `rings` stand for at a flag, or at many."""

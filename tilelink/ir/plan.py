@@ -8,7 +8,8 @@ and `rank` and `RANKS` are of all of them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
@@ -102,19 +103,12 @@ class StepPlan:
             found[name] = F.evaluate(value, found) if len(found["t"]) else found["t"]
         return found
 
-    def tiles(self, env: Mapping[str, F.Number]) -> list[tuple[int, ...]]:
-        """The indices of these tiles, in order."""
-        return self._of_each(env, [Sym(f"i{a}") for a in range(len(self.grid))])
-
     def spans(self, env: Mapping[str, F.Number]) -> list[tuple[tuple[int, int], ...]]:
         """Begin and end of each of these tiles per axis of the grid, in order."""
-        ends = [f(Sym(f"i{a}")) for a, g in enumerate(self.grid) for f in (g.begin, g.end)]
-        return [tuple(zip(of[::2], of[1::2], strict=True)) for of in self._of_each(env, ends)]
-
-    def _of_each(self, env: Mapping[str, F.Number], formulas: Sequence[Formula]) -> list[tuple[int, ...]]:
         found = self.turns(env)
-        columns = [np.broadcast_to(F.evaluate(f, found), found["t"].shape).tolist() for f in formulas]
-        return [tuple(column[t] for column in columns) for t in range(len(found["t"]))]
+        ends = [f(Sym(f"i{a}")) for a, g in enumerate(self.grid) for f in (g.begin, g.end)]
+        edges = np.array([np.broadcast_to(F.evaluate(f, found), found["t"].shape) for f in ends])
+        return [tuple(zip(of[::2], of[1::2], strict=True)) for of in edges.T.tolist()]
 
     @property
     def sort_key(self) -> SortKey | None:
@@ -191,10 +185,11 @@ class StepPlan:
 
     def own_tiles(self, host: StepPlan) -> Formula:
         """Of a fused step for own rows: how many tiles of its host a rank holds."""
-        out: Formula = F.of(1)
-        for a, g in enumerate(host.grid):
-            out = out * (F.cdiv(here(g.size, over=g.over), g.step) if a == self.own_axis else g.count)
-        return out
+        counts = (
+            F.cdiv(here(g.size, over=g.over), g.step) if a == self.own_axis else g.count
+            for a, g in enumerate(host.grid)
+        )
+        return math.prod(counts, start=F.of(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +233,6 @@ class Signal:
     channel: str | None = None
     to: str = "self"
     reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """The right to write a slot again: its readers of call e - slots have left that call. `implied_by`: the tensor whose ready
-    signals already say so, or None: the `call_entry` kernel waits for it."""
-
-    tensor: str
-    implied_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,13 +367,15 @@ class Plan(Shown):
     schedule: Schedule
     sizes: tuple[tuple[str, int], ...]
     layouts: tuple[tuple[str, Layout], ...]
-    steps: tuple[StepPlan, ...]
-    buffers: tuple[Buffer, ...]
-    channels: tuple[Channel, ...]
-    signals: tuple[Signal, ...]
-    credits: tuple[Credit, ...]
-    kernels: tuple[KernelPlan, ...]
-    host: tuple[HostStep, ...]
+    steps: tuple[StepPlan, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    channels: tuple[Channel, ...] = ()
+    signals: tuple[Signal, ...] = ()
+    credits_implied_by: str | None = None
+    """The tensors whose signals say that the readers of a slot of call e - slots have left that call; None: nobody's do, and a
+    call waits for credits, the right to write its slots again."""
+    kernels: tuple[KernelPlan, ...] = ()
+    host: tuple[HostStep, ...] = ()
     notes: tuple[str, ...] = ()
     tables: Tables = ()
     """Orders by a user's key, sorted."""
@@ -417,6 +405,11 @@ class Plan(Shown):
         return tuple(s.path for s in self.steps if is_raw(s.step.program))
 
     @property
+    def takes_credits(self) -> bool:
+        """Whether calls wait for the right to write slots again."""
+        return self.credits_implied_by is None and any(b.shared for b in self.buffers)
+
+    @property
     def axes(self) -> tuple[str, ...]:
         return self.wiring.axes
 
@@ -424,12 +417,6 @@ class Plan(Shown):
     def read_in_place(self) -> tuple[str, ...]:
         """Tensors whose own part somebody reads where the rank has brought it along: it is not moved."""
         return tuple(dict.fromkeys(i.tensor for s in self.steps for i in s.in_place))
-
-    @property
-    def workers(self) -> int:
-        """The most that there can be at a time: of one kernel of the main stream, and of all on side streams."""
-        main = max((k.workers for k in self.kernels if k.stream == MAIN), default=0)
-        return main + sum(k.workers for k in self.kernels if k.stream != MAIN)
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)
@@ -448,14 +435,12 @@ class Plan(Shown):
         """None: the tensor lives in registers only."""
         return next((b for b in self.buffers if b.tensor == tensor), None)
 
-    def channel(self, name: str) -> Channel:
-        return next(c for c in self.channels if c.name == name)
+    def channel(self, tensor: str) -> Channel:
+        return next(c for c in self.channels if c.tensor == tensor)
 
-    def channel_of(self, tensor: str) -> Channel | None:
-        return next((c for c in self.channels if c.tensor == tensor), None)
-
-    def signal(self, path: str, op: Wait | Notify) -> Signal:
-        return next(s for s in self.signals if s.path == path and s.op == op)
+    def signal(self, path: str, op: Wait | Notify) -> Signal | None:
+        """What becomes of a wait or notify of a step; None: nothing, and it is not emitted."""
+        return next((s for s in self.signals if s.path == path and s.op == op), None)
 
     def layout(self, tensor: str) -> Layout:
         return dict(self.layouts)[tensor]

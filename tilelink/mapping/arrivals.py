@@ -109,7 +109,7 @@ class Arrivals:
 
 def raising(plan: Plan, channel: Channel) -> tuple[Formula, ...]:
     """The rank that signals flag (`c0`, …) of a rank, for each of the channel's notifies of which that can be told."""
-    on = [(plan.step(s.path), s.op) for s in plan.signals if s.channel == channel.name]
+    on = [(plan.step(s.path), s.op) for s in plan.signals if s.channel == channel.tensor]
     waits = [(s, op) for s, op in on if isinstance(op, Wait)]
     matches = tuple(Match(*w, s, op) for w in waits for s, op in on if isinstance(op, Notify))
     arrivals = Arrivals(Matching(plan.wiring, plan.wiring.tensor(channel.tensor), matches), channel.axes)

@@ -56,7 +56,6 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     if counted and rings is not None:
         target = F.select(rings, target, 0)
     return Channel(
-        name=tensor.name,
         tensor=tensor.name,
         axes=axes,
         target=target,

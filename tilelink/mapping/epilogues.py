@@ -106,7 +106,7 @@ def _on_host(
         hint = f"write `{v.dim}/R` in the signature of `{host.path}`, or place it on SMs of its own"
         raise _unlike(p, host, what, hint)
     base = host.grid[at]
-    return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.ring, base.table, step.axis)
+    return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.shared, base.table, step.axis)
 
 
 def _in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:

@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis, extent, part
+from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
 from tilelink.mapping.orders import by_table, decode, parse
-from tilelink.mapping.placement import Placed, directed, ring_of
+from tilelink.mapping.placement import Placed, directed, is_shared
 
 
 def standing(plan: Plan, p: Placed, forced: frozenset[int]) -> StepPlan:
@@ -56,7 +56,7 @@ def standing(plan: Plan, p: Placed, forced: frozenset[int]) -> StepPlan:
 def _in_parts(wiring: Wiring, p: Placed, v: ViewAxis) -> bool:
     """Whether the tiles of a library function end where the ranks' parts do: a view of one part is one run of memory."""
     tile = dict(p.placement.tile).get(v.dim) if isinstance(p.placement, Library) else None
-    return tile is not None and (tile == PART or ring_of(wiring, p.step, v.dim) is not None)
+    return tile is not None and (tile == PART or is_shared(wiring, p.step, v.dim))
 
 
 def _by_parts(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, env: Mapping[str, F.Number]) -> bool:
@@ -71,7 +71,7 @@ def _by_parts(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, env: M
     axis, size = tensor.axes[v.axis], p.tile.get(v.dim)
     if parse(placement.order)[0] is None or size is None or axis.split is not None or axis.own_slice:
         return False
-    if ring_of(wiring, p.step, v.dim) is None:
+    if not is_shared(wiring, p.step, v.dim):
         return False
     kinds = (GridAxis(v.dim, kind, axis.size, size, over=p.step.axis) for kind in ("plain", "cut"))
     whole, cut = (int(F.evaluate(g.count, env)) for g in kinds)
@@ -88,14 +88,14 @@ def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut
     if axis.over is not None:
         if v.local:
             return GridAxis(v.dim, "plain", extent(tensor, v, over), tile, var, over=over)
-        return GridAxis(v.dim, "mine", axis.size, tile, var, ring=part(axis.size, over), over=over)
+        return GridAxis(v.dim, "mine", axis.size, tile, var, shared=True, over=over)
     if axis.split is not None:
         return GridAxis(v.dim, "table", axis.size, tile, var, table=axis.split, over=over)
     if v.unit:
-        return GridAxis(v.dim, "unit", axis.size, 1, var, ring=part(axis.size, over) if cut else None, over=over)
+        return GridAxis(v.dim, "unit", axis.size, 1, var, shared=cut, over=over)
     if cut:
-        return GridAxis(v.dim, "cut", axis.size, tile, var, ring=part(axis.size, over), over=over)
-    return GridAxis(v.dim, "plain", axis.size, tile, var, ring=ring_of(wiring, p.step, v.dim), over=over)
+        return GridAxis(v.dim, "cut", axis.size, tile, var, shared=True, over=over)
+    return GridAxis(v.dim, "plain", axis.size, tile, var, shared=is_shared(wiring, p.step, v.dim), over=over)
 
 
 def loops_of(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:

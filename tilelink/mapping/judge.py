@@ -121,7 +121,7 @@ def _check_signals(plan: Plan, step: StepPlan) -> None:
         if len(found) != 1:
             raise _refused(f"{what}: the plan says {'two things' if found else 'nothing'} of it", why, op.loc)
         tensor = step.step.binding(op.param).tensor
-        channel = next((c for c in plan.channels if c.name == found[0].channel), None)
+        channel = next((c for c in plan.channels if c.tensor == found[0].channel), None)
         if found[0].action in ("await", "notify") and (channel is None or channel.tensor != tensor):
             raise _refused(f"{what}: the channel that it names is not this tensor's", why, op.loc)
         if found[0].action == "ready" and plan.wiring.tensor(tensor).origin != "argument":
@@ -133,7 +133,7 @@ def _check_signals(plan: Plan, step: StepPlan) -> None:
 def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) -> None:
     """It is given by the kind of engine that the flags are kept for, and counted as they are."""
     tables = {g.table for g in step.grid if g.kind == "table"}
-    others = [s for s in plan.signals if s.channel == channel.name and s.action == "notify" and s is not signal]
+    others = [s for s in plan.signals if s.channel == channel.tensor and s.action == "notify" and s is not signal]
     joined = channel.joined is not None
     if step.engine.adds != channel.adds:
         what = f"`{step.path}` notifies flags of `{channel.tensor}` that are kept for another kind of engine"

@@ -168,7 +168,7 @@ def _kept_first(plan: Plan) -> tuple[str, ...]:
     workers have taken them all, and wait, it would never begin.
     """
     awaited = {s.channel for s in plan.signals if s.action == "await"}
-    tensors = {c.tensor for c in plan.channels if c.name in awaited} - {*plan.read_in_place}
+    tensors = {c.tensor for c in plan.channels if c.tensor in awaited} - {*plan.read_in_place}
     waiting = {s.path for s in plan.signals if s.action == "await"}
     moved = {s.path: s.step.moved_to for s in plan.steps if s.engine.sm == "within"}
     return tuple(path for path, to in moved.items() if path not in waiting and to in tensors)

@@ -6,14 +6,16 @@ Position `t` of a step's `total` tiles becomes one index per axis. Orders compos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import reduce
+
+import numpy as np
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan, order_of
 from tilelink.ir.schedule import ACROSS, Order, SortKey
 from tilelink.ir.shape import ranks_along
@@ -49,7 +51,9 @@ def _sorted(plan: Plan, step: StepPlan, key: SortKey, rank: int) -> tuple[int, .
     the schedule gives besides."""
     unsorted = replace(step, order=((SORTED, Sym("t")), *step.order[1:]))
     at, ranks = plan.topology.at(rank, step.axis), plan.topology.size(step.axis)
-    tiles = unsorted.tiles(plan.env(rank))
+    turns = unsorted.turns(plan.env(rank))
+    indices = [np.broadcast_to(turns[f"i{a}"], turns["t"].shape).tolist() for a in range(len(step.grid))]
+    tiles = [tuple(index) for index in zip(*indices, strict=True)]
     try:
         keys = [key(tile, at, ranks) for tile in tiles]
     except RAISED as error:
@@ -132,21 +136,21 @@ def decode(grid: tuple[GridAxis, ...], order: Order) -> tuple[tuple[tuple[str, F
 
 
 def _tiles_of(axes: Iterable[GridAxis]) -> Formula:
-    return reduce(lambda total, axis: total * axis.count, axes, F.of(1))
+    return math.prod((axis.count for axis in axes), start=F.of(1))
 
 
 def _ringed(axis: GridAxis) -> bool:
-    return axis.ring is not None or axis.dim == "R"
+    return axis.shared or axis.dim == "R"
 
 
 def _start(axis: GridAxis, shift: int) -> Formula:
     """The first tile of the part of rank `rank + shift`; 0 where that rank holds nothing."""
     rank = (axis.rank + shift) % ranks_along(axis.over) if shift else axis.rank
-    if axis.kind == "unit" and axis.ring is None:
+    if axis.kind == "unit" and not axis.shared:
         return rank
     if axis.kind == "cut":
         return F.minimum(rank * axis.per, axis.count) % F.maximum(axis.count, 1)
-    return F.minimum(F.cdiv(rank * _length(axis), axis.step), axis.count) % F.maximum(axis.count, 1)
+    return F.minimum(F.cdiv(rank * axis.part, axis.step), axis.count) % F.maximum(axis.count, 1)
 
 
 def _rotate(index: Formula, axis: GridAxis, shift: int | None) -> Formula:
@@ -157,7 +161,7 @@ def _rotate(index: Formula, axis: GridAxis, shift: int | None) -> Formula:
 
 def _across_parts(position: Formula, axis: GridAxis, a: int, ring: int | None) -> Lets:
     """The first tiles of all parts, then all second ones: `whole` parts have all their tiles, one more has `rest`."""
-    per = axis.per if axis.kind == "cut" else F.maximum(_length(axis) // axis.step, 1)
+    per = axis.per if axis.kind == "cut" else F.maximum(axis.part // axis.step, 1)
     whole, rest = Sym("whole_parts"), Sym("rest_tiles")
     first = axis.rank + ring if ring is not None else F.of(0)
     early = F.binary("<", position, rest * (whole + 1))
@@ -169,11 +173,6 @@ def _across_parts(position: Formula, axis: GridAxis, a: int, ring: int | None) -
         ("part_turn", F.select(early, position // (whole + 1), rest + late // among)),
         (f"i{a}", F.select(early, (position + first) % (whole + 1), (late + first) % among) * per + Sym("part_turn")),
     ]
-
-
-def _length(axis: GridAxis) -> Formula:
-    """Elements of a part of an axis that ranks share."""
-    return axis.ring if axis.ring is not None else part(axis.size, axis.over)
 
 
 def _plane(

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from tilelink.cost.machine import DEPTH, LARGE, Tile
 from tilelink.cost.tiles import Matmul
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Formula
-from tilelink.ir.partition import extent, part
+from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, TileProgram, Tiles, has_dot, tile_names, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Sms, as_simulated, counted
@@ -114,7 +113,7 @@ def _tile(step: Step, plan: Plan, dims: list[str], inner: list[str]) -> Tile:
     if topology.device.capability != 90 or len(dims) != 2 or len(inner) != 1 or {*dims, *inner} - extents.keys():
         return LARGE
     rows, columns, depth = (extents[d] for d in (*dims, *inner))
-    if ring_of(wiring, step, dims[0]) is None:
+    if not is_shared(wiring, step, dims[0]):
         return Matmul(rows, columns, depth).best(topology.device.sms)
     parts = topology.size(step.axis)
     each = 2 * -(-rows // parts)
@@ -122,18 +121,19 @@ def _tile(step: Step, plan: Plan, dims: list[str], inner: list[str]) -> Tile:
     return Matmul(rows, columns, depth, parts, **moved).best(topology.device.sms)
 
 
-def ring_of(wiring: Wiring, step: Step, dim: str) -> Formula | None:
-    """The part length along a dimension of a step, if some copy program of this operator splits a tensor there over the ranks."""
-    for b in step.bindings:
-        for w in b.view:
-            if w.dim != dim or w.axis is None:
-                continue
-            for other in (s for s in wiring.steps if s.axis == step.axis):
-                dims = other.program.signature.global_dims()
-                for c in other.bindings:
-                    if c.tensor == b.tensor and any(x.axis == w.axis and x.dim in dims for x in c.view):
-                        return part(wiring.tensor(b.tensor).axes[w.axis].size, step.axis)
-    return None
+def is_shared(wiring: Wiring, step: Step, dim: str) -> bool:
+    """Whether some program of this operator splits a tensor over the ranks along a dimension of a step."""
+    mine = {(b.tensor, v.axis) for b in step.bindings for v in b.view if v.dim == dim and v.axis is not None}
+    along = [s for s in wiring.steps if s.axis == step.axis]
+    split = (
+        (b.tensor, v.axis)
+        for s in along
+        for dims in [s.program.signature.global_dims()]
+        for b in s.bindings
+        for v in b.view
+        if v.dim in dims
+    )
+    return not mine.isdisjoint(split)
 
 
 def _ring(step: Step, wiring: Wiring) -> str:

@@ -57,13 +57,6 @@ def make_plan(
         schedule=schedule,
         sizes=tuple(sizes.items()),
         layouts=tuple(layouts.items()),
-        steps=(),
-        buffers=(),
-        channels=(),
-        signals=(),
-        credits=(),
-        kernels=(),
-        host=(),
     )
     check_schedule(plan)
     placed = place(plan)
@@ -84,7 +77,7 @@ def make_plan(
     if len(wiring.axes) == 1:
         plan = replace(plan, steps=with_aliases(plan))
     plan = replace(plan, host=host_steps(plan), notes=tuple(_notes(plan)), tables=tables(plan))
-    plan = replace(plan, credits=protocols.credits(plan))
+    plan = replace(plan, credits_implied_by=protocols.implying_credits(plan))
     plan = replace(plan, epoch_signalled=protocols.epoch_signalled(plan))
     return replace(plan, ll=protocols.by_ll(plan))
 

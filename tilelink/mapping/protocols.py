@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import ENTERED, READY
 from tilelink.ir.partition import Channel
-from tilelink.ir.plan import COPIES, LL_DATA, LL_MOST, CallEntry, Credit, Plan, StepPlan
+from tilelink.ir.plan import COPIES, LL_DATA, LL_MOST, CallEntry, Plan, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries
@@ -21,31 +20,30 @@ from tilelink.proof.calls import hearing
 from tilelink.proof.table import Array, Table
 
 
-def credits(plan: Plan) -> tuple[Credit, ...]:
-    """When a slot may be written again: one credit per symmetric buffer.
+def implying_credits(plan: Plan) -> str | None:
+    """The tensors whose signals say when slots may be written again; None: nobody's do, and a call takes credits.
 
     With two or more slots, a rank that in each call waits for something of every rank knows on entry to call e that
     every rank has entered call e - 1 and so has left call e - 2: the ready signals imply the credit. A rank without rows
     sends none, and with one slot nothing does.
     """
-    taken = tuple(Credit(b.tensor, None) for b in plan.buffers if b.shared)
-    if plan.unverified or not taken or plan.schedule.slots == 1:
-        return taken
-    table = Table.of(lower(replace(plan, credits=taken), text=False))
+    if plan.unverified or not plan.takes_credits or plan.schedule.slots == 1:
+        return None
+    table = Table.of(lower(plan, text=False))
     # Those flags that say that a call has begun, or that what is staged is there, are waited for by arguments.
     ready = [plan.step(s.path).step.binding(s.op.param).tensor for s in plan.signals if s.action == "ready"]
     staged = {name: plan.buffer(name).staged for name in dict.fromkeys(ready)}
     tensors = {flags: " and ".join(n for n in staged if staged[n] == (flags == READY)) for flags in (READY, ENTERED)}
     there = {f.name for f in table.lowered.flags}
     heard: dict[str, Array] = {}
-    for flags, tensor in (tensors | {c.name: c.tensor for c in plan.channels}).items():
+    for flags, tensor in (tensors | {c.tensor: c.tensor for c in plan.channels}).items():
         if tensor and flags in there:
             heard[tensor] = hearing(table, flags)
             if heard[tensor].all():
-                return tuple(replace(c, implied_by=tensor) for c in taken)
+                return tensor
     # One tensor's signals let every rank hear from every rank in each call, or those of several together.
     together = heard and np.logical_or.reduce([*heard.values()]).all()
-    return tuple(replace(c, implied_by=" and ".join(heard) if together else None) for c in taken)
+    return " and ".join(heard) if together else None
 
 
 def epoch_signalled(plan: Plan) -> bool:
@@ -59,7 +57,7 @@ def epoch_signalled(plan: Plan) -> bool:
         return False
     kernel = plan.kernel(kernels[0][0])
     alone = not any(plan.step(f).deferred for path, _ in kernel.roles for f in plan.step(path).fused)
-    heard = bool(plan.credits) and all(c.implied_by is not None for c in plan.credits)
+    heard = plan.credits_implied_by is not None
     return alone and heard and kernel.workers <= COPIES and all(_once(plan, c) for c in plan.channels)
 
 

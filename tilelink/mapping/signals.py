@@ -47,7 +47,7 @@ def matched(plan: Plan) -> tuple[tuple[Signal, ...], tuple[Channel, ...]]:
                 why=f"as scheduled, the tiles of `{op.param}` that `{s.path}` completes are waited for by {told}",
                 hint="take the mode out, or place the step so that it holds",
             )
-        signals.append(Signal(s.path, op, "notify", channel=channel.name, to=to))
+        signals.append(Signal(s.path, op, "notify", channel=channel.tensor, to=to))
     return tuple(signals), tuple(channels.values())
 
 

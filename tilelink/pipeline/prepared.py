@@ -50,7 +50,7 @@ class Prepared:
     """
 
     __slots__ = (
-        "_agreed", "_arguments", "_implied", "_operator", "_results", "_session", "_viewed", "_watch", "_written",
+        "_agreed", "_arguments", "_operator", "_results", "_session", "_viewed", "_watch", "_written",
         "changed", "fresh", "in_place", "loaded", "plan", "said", "slots", "workspace",
     )  # fmt: skip
 
@@ -91,7 +91,6 @@ class Prepared:
         self.fresh = [backend.maker(shape, dtype) for _, shape, dtype in results]
         buffers = enumerate(map(self.plan.buffer, self._arguments))
         self.in_place = [k for k, b in buffers if b.reached and not b.staged]
-        self._implied = all(c.implied_by is not None for c in self.plan.credits)
         # Programs take a view of an argument: without the axis of one element of a slice, or truth values as bytes.
         self._viewed = any(a.own_slice for shape in self.plan.wiring.signature.inputs for a in shape.axes)
         self._viewed |= any(t.dtype == torch.bool for t in tensors)
@@ -149,7 +148,7 @@ class Prepared:
         for step in self.slots[space.calls % len(self.slots)].steps:
             step(call)
         space.calls += 1
-        space.heard = self._implied
+        space.heard = not self.plan.takes_credits
         backend.finish()
         if writes:
             written.changed(tensors, outs)

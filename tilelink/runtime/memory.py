@@ -185,7 +185,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
         kinds |= {"doorbells": False} if c.doorbells else {}
         kinds |= {"counts": False} if c.joined is not None else {}
         nbytes = WORD * max(1, int(F.evaluate(c.flags, plan.env(0))))
-        out += [Region(f"{c.name}.{kind}/{k}", nbytes, shared) for k in slots for kind, shared in kinds.items()]
+        out += [Region(f"{c.tensor}.{kind}/{k}", nbytes, shared) for k in slots for kind, shared in kinds.items()]
     return tuple(out)
 
 

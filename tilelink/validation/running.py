@@ -42,8 +42,7 @@ def run(
 ) -> Run:
     """`loaded`, `arguments`: by rank. `device`: of the ranks, with as many multiprocessors as the plan is for."""
     plan, ranks = loaded[0].plan, len(loaded)
-    implied = all(c.implied_by is not None for c in plan.credits)
-    takes = tuple(not (implied and call) for call in range(calls))
+    takes = tuple(plan.takes_credits or not call for call in range(calls))
     loops = {loop.path for e in lowered.executors for loop in e.loops}
     functions = {name: path for name, path in loaded[0].source.functions if path in loops}
     recording = Recording(Places(), functions)

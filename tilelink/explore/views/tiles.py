@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.tracing.markup import FAINT, FONT, INK, Markup, tag, words
 
@@ -75,7 +75,7 @@ def tile_order(plan: Plan, step: StepPlan, rank: int) -> np.ndarray[Any, Any]:
     """The step's positions laid out over its last two tiled axes; -1 where this rank has no tile."""
     env = step.turns(plan.env(rank))
     total = len(env["t"])
-    axes = [a for a, g in enumerate(step.grid) if not g.own]
+    axes = [a for a, g in enumerate(step.grid) if g.kind != "own"]
     counts = [int(F.evaluate(step.grid[a].count, env)) for a in axes]
     # Axes before the last two, such as one of ranks, are stacked.
     columns = counts[-1] if len(axes) > 1 else 1
@@ -131,20 +131,20 @@ def _png(pixels: np.ndarray[Any, Any]) -> str:
 
 def _axes_of(step: StepPlan) -> tuple[str, str]:
     """The axes that go down, and the one that goes to the right."""
-    names = ["…" if g.dim.startswith("_") else g.dim for g in step.grid if not g.own]
+    names = ["…" if g.dim.startswith("_") else g.dim for g in step.grid if g.kind != "own"]
     return (" ".join(names[:-1]), names[-1]) if len(names) > 1 else (" ".join(names), "")
 
 
 def borders(plan: Plan, step: StepPlan, rank: int) -> list[float]:
     """Where, counted in tiles, parts of other ranks begin among those of this one's panel."""
-    walked = [g for g in step.grid if not g.own]
+    walked = [g for g in step.grid if g.kind != "own"]
     if not walked or len(walked) > 2:
         return []
     first: GridAxis = walked[0]
-    if first.ring is None:
+    if not first.shared:
         return []
     env = plan.env(rank)
-    length = int(F.evaluate(part(first.size) if first.ring is None else first.ring, env))
+    length = int(F.evaluate(first.part, env))
     count, size = int(F.evaluate(first.count, env)), int(F.evaluate(first.size, env))
     if not count:
         return []

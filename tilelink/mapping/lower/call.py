@@ -21,7 +21,6 @@ from tilelink.mapping.lower.lanes import Interval
 from tilelink.mapping.lower.library import called
 from tilelink.mapping.lower.programs import Body
 from tilelink.mapping.lower.signals import flags_of
-from tilelink.mapping.lower.signals import said as said_of
 
 RANKS = ranks_along()
 
@@ -40,7 +39,7 @@ class Call:
 
     def run(self) -> None:
         for channel in self.plan.channels:
-            self.flags[channel.name] = flags_of(self.plan, channel)
+            self.flags[channel.tensor] = flags_of(self.plan, channel)
         for step in self.plan.host:
             self._step(step)
         ops = (op for e in self.executors for loop in e.loops for op in walk(loop.body))
@@ -52,8 +51,7 @@ class Call:
         if isinstance(h, H.CallEntry):
             # Tell all; take the credits: who has entered the call behind the one that used the slots has left that one.
             credits = L.For("pe", RANKS, (L.Await(ENTERED, Sym("pe"), plan.schedule.slots - 1),))
-            implied = all(c.implied_by is not None for c in plan.credits)
-            self._host("call_entry", (self._tell(ENTERED),) if implied else (self._tell(ENTERED), credits))
+            self._host("call_entry", (self._tell(ENTERED), credits) if plan.takes_credits else (self._tell(ENTERED),))
         elif isinstance(h, H.Stage):
             # What an argument has of its shard: the last ranks may have less than there is room for.
             boxes = {tensor: tuple((F.of(0), e) for e in plan.buffer(tensor).extents) for tensor in h.tensors}
@@ -210,9 +208,11 @@ def _passed(step: StepPlan, host: StepPlan) -> Iterator[tuple[str, Formula, Form
 
 
 def _walks(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[str, L.Walk]]:
-    waits = [(o, s.channel) for o in P.walk(body) if isinstance(o, P.Wait) and (s := said_of(frame, o)) and s.channel]
-    for op, name in waits:
-        channel = frame.plan.channel(name)
+    for op in (o for o in P.walk(body) if isinstance(o, P.Wait)):
+        said = frame.plan.signal(frame.step.path, op)
+        if said is None or said.channel is None:
+            continue
+        channel = frame.plan.channel(said.channel)
         for view, entry in frame.index(op.param, op.index):
             axis = next((a for a in channel.axes if a.axis == view.axis), None)
             if isinstance(entry, P.OfTile) and axis is not None:

@@ -12,7 +12,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.mapping.lower.frame import Frame, under
-from tilelink.mapping.lower.signals import awaits, said, signals
+from tilelink.mapping.lower.signals import awaits, signals
 
 
 def copied(
@@ -37,12 +37,8 @@ def copied(
     waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and not kept else ()
     if wait is not None and step.engine.by == "stream":
         # A stream does not ask whether its own rank has entered the call.
-        asked = said(frame, wait)
-        if (
-            asked is not None
-            and asked.action == "ready"
-            and not frame.plan.buffer(frame.tensor(wait.param).name).staged
-        ):
+        asked, staged = frame.plan.signal(step.path, wait), frame.plan.buffer(frame.tensor(wait.param).name).staged
+        if asked is not None and asked.action == "ready" and not staged:
             waits = under([F.binary("!=", origin, step.rank)], waits)
     read = frame.access(Read, source, there, origin, loc, pulled=not step.push) if step.into is None else ()
     if not step.push:
@@ -51,7 +47,7 @@ def copied(
         return _some((*waits, *_copy(read, write), *told), origin, frame, own, others)
     owner = frame.owner(destination, here) if target is None else target
     pe = Sym(frame.unique("pe")) if owner is None else owner
-    saying = None if notify is None else said(frame, notify)
+    saying = None if notify is None else frame.plan.signal(step.path, notify)
     at_once = owner is None and saying is not None and saying.to == "all" and step.engine.by != "stream"
     each = _copy(read, frame.access(Write, destination, here, pe, loc))
     if notify is not None and not at_once:

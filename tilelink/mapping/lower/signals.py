@@ -19,24 +19,19 @@ from tilelink.mapping.lower.lanes import Lanes
 def flags_of(plan: Plan, c: Channel) -> Flags:
     """The flags of a channel."""
     if c.tensor in plan.ll:
-        return Flags(c.name, c.flags, style="data", scope=c.scope)
+        return Flags(c.tensor, c.flags, style="data", scope=c.scope)
     if not c.adds or plan.epoch_signalled:
-        return Flags(c.name, c.flags, style="epoch", scope=c.scope)
+        return Flags(c.tensor, c.flags, style="epoch", scope=c.scope)
     at = c.indices(Sym("flag"))
     arrivals = F.substitute(c.target, {f"c{k}": index for k, index in enumerate(at)})
     if c.counted:
-        return Flags(c.name, c.flags, arrivals, "doorbell", c.scope)
-    return Flags(c.name, c.flags, arrivals, "count", c.scope, _rung(c, at) if c.doorbells else None, c.joined)
-
-
-def said(frame: Frame, op: Wait | Notify) -> Said | None:
-    """What the plan says of a signal; None: nothing, and it is not emitted."""
-    return next((s for s in frame.plan.signals if s.path == frame.step.path and s.op == op), None)
+        return Flags(c.tensor, c.flags, arrivals, "doorbell", c.scope)
+    return Flags(c.tensor, c.flags, arrivals, "count", c.scope, _rung(c, at) if c.doorbells else None, c.joined)
 
 
 def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tuple[Op, ...]:
     """What a wait waits for. `source`: the coordinate of the rank that it is to hear from; None: whoever the channel says."""
-    found = said(frame, op)
+    found = frame.plan.signal(frame.step.path, op)
     if found is None or found.action == "elided":
         return ()
     if found.action == "ready":
@@ -47,7 +42,7 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
     doorbell = channel.doorbells and not frame.step.engine.compares and not frame.step.by_panels
 
     def await_(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
-        out: tuple[Op, ...] = (Await(channel.name, flag, 0, op.loc, doorbell),)
+        out: tuple[Op, ...] = (Await(channel.tensor, flag, 0, op.loc, doorbell),)
         # Nor does a stream wait for a doorbell that is not rung.
         return under([_rung(channel, indices)], out) if doorbell else out
 
@@ -56,7 +51,7 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
 
 def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) -> tuple[Op, ...]:
     """What a notify signals. `target`: the coordinate of the one rank that a copy goes to."""
-    found = said(frame, op)
+    found = frame.plan.signal(frame.step.path, op)
     if found is None or found.action == "elided":
         return ()
     channel = frame.plan.channel(found.channel or "")
@@ -65,7 +60,7 @@ def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) ->
 
     def signal(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
         rank = None if to is None else frame.peer(to)
-        out: tuple[Op, ...] = (Signal(channel.name, flag, rank, frame.step.axis, amount, op.loc),)
+        out: tuple[Op, ...] = (Signal(channel.tensor, flag, rank, frame.step.axis, amount, op.loc),)
         if not channel.counted:
             return out
         # A doorbell that nobody waits for is not rung.
@@ -117,7 +112,7 @@ def _each(
     tests: list[Formula] = []
     elements: list[Formula] = []
     for k, axis in enumerate(channel.axes):
-        var = f"{channel.name}_c{k}"
+        var = f"{channel.tensor}_c{k}"
         entry = next(((v, e) for v, e in index if v.axis == axis.axis), None)
         lanes = Lanes(frame, var)
         at = lanes.one(entry[1]) if entry is not None and not frame.by_name else None
