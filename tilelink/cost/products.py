@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
 from tilelink.cost.rows import Array, access, turns, volume, walked
-from tilelink.ir.lowered import Compute, For, If, Op, Read, walk
+from tilelink.ir.lowered import Compute, Copy, For, If, Op, Read
 from tilelink.proof.table import Row
 
 DOT = "tl.dot"
@@ -17,10 +18,11 @@ DOT = "tl.dot"
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Products that a turn of a loop makes of what it reads. `names`: of the turn, none outside of all loops; `depth`: how many
-    loops are around; `often`: how many products; `function`: the library's that makes them."""
+    """Products that a turn of a loop makes of what it reads. `operands`: each by its number among all reads of the loop over
+    tiles; `names`: of the turn, none outside of all loops; `depth`: how many loops are around; `often`: how many products;
+    `function`: the library's that makes them."""
 
-    operands: tuple[Read, ...]
+    operands: Mapping[int, Read]
     names: frozenset[str]
     depth: int
     often: int
@@ -28,7 +30,8 @@ class Product:
 
     def rows(self, rows: Sequence[Row]) -> list[Row]:
         """Those of its operands."""
-        return [r for r in rows if any(r.op is read for read in self.operands)]
+        reads = [r for r in rows if isinstance(r.op, Read)]
+        return [reads[k] for k in self.operands]
 
     def deep(self, rows: Sequence[Row], made: float) -> list[tuple[Row, Array]]:
         """How far it sums up in each turn, by the reads of one operand. Where it takes all at once, the sizes of two operands and
@@ -43,24 +46,33 @@ class Product:
         return [(r, np.full((1,) * r.depth, math.sqrt(both / max(made, 1)))) for r in last]
 
 
-def products(body: tuple[Op, ...], names: frozenset[str] = frozenset(), depth: int = 0) -> Iterator[Product]:
+def products(body: tuple[Op, ...]) -> list[Product]:
     """Of a body and all loops in it."""
-    computes, reads = list[Compute](), list[Read]()
+    return _found(body, frozenset(), 0, count())[0]
+
+
+def _found(
+    body: tuple[Op, ...], names: frozenset[str], depth: int, number: Iterator[int]
+) -> tuple[list[Product], dict[int, Read]]:
+    """The products of a body, and what it reads, but for loops that make products of what they read themselves."""
+    found, computes, reads = list[Product](), list[Compute](), dict[int, Read]()
     for op in _straight(body):
         if isinstance(op, For):
-            inner = [*products(op.body, frozenset((op.var, *(name for name, _ in op.lets))), depth + 1)]
-            yield from inner
-            reads += [r for r in walk(op.body) if isinstance(r, Read)] if not inner else []
+            inner, read = _found(op.body, frozenset((op.var, *(name for name, _ in op.lets))), depth + 1, number)
+            found += inner
+            reads |= {} if inner else read
         elif isinstance(op, Compute):
             computes.append(op)
         elif isinstance(op, Read):
-            reads.append(op)
+            reads[next(number)] = op
+        elif isinstance(op, Copy):
+            next(number)
     dots = sum(DOT in op.what for op in computes)
     if dots and reads:
-        yield Product(tuple(reads), names, depth, dots)
+        found.append(Product(reads, names, depth, dots))
     # A function of n tensors multiplies n - 1 times; what merges the parts of others takes one.
     called = (op for op in computes if len(op.takes) > 1)
-    yield from (Product(tuple(reads), names, depth, len(op.takes) - 1, op) for op in called)
+    return [*found, *(Product(reads, names, depth, len(op.takes) - 1, op) for op in called)], reads
 
 
 def _straight(body: tuple[Op, ...]) -> Iterator[Op]:

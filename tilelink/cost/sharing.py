@@ -37,9 +37,8 @@ class Demand:
         for row, between in work.crossing():
             # A read brings bytes here, from where they are.
             moved += (between / long[:, None]).T if isinstance(row.op, Read) else between / long[:, None]
-        operands = {id(read) for product in work.made for read in product.operands}
         for row in work.rows:
-            if id(row.op) in operands:
+            if row.place in work.operands:
                 # From the L2 cache, but once.
                 local = local + touched(work.table, row)
             elif isinstance(row.op, Read | Write):

@@ -44,7 +44,7 @@ def unestimated(lowered: Lowered) -> str:
         return "there is nothing to hide"
     made = [(loop, product) for loop in loops for product in products(loop.body)]
     for loop, product in made:
-        for read in product.operands:
+        for read in product.operands.values():
             dtype = lowered.buffer(read.buffer).dtype
             if dtype not in MULTIPLIED:
                 return f"`{loop.path}` multiplies {dtype}, and a library on a GPU does not"

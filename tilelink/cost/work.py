@@ -24,7 +24,7 @@ from tilelink.cost.rows import (
     volume,
     where,
 )
-from tilelink.ir.lowered import Await, Copy, Executor, Read, Signal, Tiles, Write, walk
+from tilelink.ir.lowered import Await, Executor, Read, Signal, Tiles, Write
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.proof.runs import before
 from tilelink.proof.table import Row, Table
@@ -68,6 +68,8 @@ class Work:
     loop: Tiles
     machine: Machine
     made: tuple[Product, ...] = ()
+    operands: frozenset[int] = frozenset()
+    """The places of what products read."""
     rows: list[Row] = field(default_factory=list[Row])
     costs: list[Cost] = field(default_factory=list["Cost"])
     products: list[Cost] = field(default_factory=list["Cost"])
@@ -88,7 +90,8 @@ class Work:
         self.at = table.at(loop) if loop.axes else np.zeros(table.ranks, dtype=np.int64)
         self.made = tuple(products(loop.body))
         operands = [row for product in self.made for row in product.rows(self.rows)]
-        self._accesses({id(row.op) for row in operands})
+        self.operands = frozenset(row.place for row in operands)
+        self._accesses()
         for product in self.made:
             self._product(product)
         if self.by_workers:
@@ -159,20 +162,18 @@ class Work:
         return self.rows[0].depth if self.rows else self.at.ndim
 
     # -------------------------------------------------------------------------------------------------------------- costs
-    def _accesses(self, operands: set[int]) -> None:
+    def _accesses(self) -> None:
         """Of a product's tile, operands come while others are multiplied, and what it stores on its rank is in its fixed cost."""
-        copies = {id(op.target): op.source for op in walk(self.loop.body) if isinstance(op, Copy)}
-        sources = {id(source) for source in copies.values()}
         here = max(1 / self.machine.worker_memory, self.workers / self.machine.memory)
         for row in self.rows:
             if isinstance(row.op, Await) and row.op.doorbell:
                 self.costs.append(Cost(row, where(row, np.full((1,) * row.depth, self.machine.doorbell))))
-            if not isinstance(row.op, Read | Write) or id(row.op) in sources:
+            if not isinstance(row.op, Read | Write) or (row.copy is not None and isinstance(row.op, Read)):
                 continue
             rank, size = row.values["rank"], nbytes(self.table, row)
             peer = row(row.op.rank)
-            if id(row.op) in copies:
-                source = row(copies[id(row.op)].rank)
+            if row.copy is not None:
+                source = row(row.copy.source.rank)
                 away, pull = (peer != rank) | (source != rank), bool((source != rank).any())
                 there = self._per_byte(row, np.where(source != rank, source, peer), pull)
                 fixed = 0.0 if self.by_workers else self.machine.copy
@@ -180,7 +181,7 @@ class Work:
                 us, size = where(row, np.full((1,) * row.depth, fixed)), where(row, size)
                 self.costs.append(Cost(row, us, size * np.where(away, there, 0.0), size * local))
             elif self.by_workers:
-                hidden = id(row.op) in operands or (self.made and isinstance(row.op, Write))
+                hidden = row.place in self.operands or (self.made and isinstance(row.op, Write))
                 # Of what data picks from a box, a tile takes its share.
                 share = max(self.tiles, 1) if row.op.by_data is not None and self.loop.by_data is None else 1
                 often = once(row, size / share) if isinstance(row.op, Read) else where(row, size / share)

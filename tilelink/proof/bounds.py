@@ -4,12 +4,11 @@ loop takes each of its tiles once."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Await, Check, Copy, Read, Tiles, Write, walk
+from tilelink.ir.lowered import Await, Check, Read, Tiles, Write
 from tilelink.proof.cells import deeper, within
 from tilelink.proof.coverage import boxes_of
 from tilelink.proof.runs import Found, Moment, Runs, possible
@@ -48,11 +47,9 @@ def outside(table: Table) -> Iterator[Found]:
 
 def _unlike(table: Table) -> Iterator[Found]:
     """Copies whose sides differ in shape, but for axes of one element, or in dtype, which only workers convert."""
-    loops = [loop for e in table.lowered.executors for loop in e.loops]
-    copies = {id(op.source): op for loop in loops for op in walk(loop.body) if isinstance(op, Copy)}
-    for row, target in pairwise(table.rows):
-        copy = copies.get(id(row.op))
-        if copy is None or target.op is not copy.target:
+    for row in (r for r in table.rows if isinstance(r.op, Read)):
+        copy = row.copy
+        if copy is None:
             continue
         runs = Runs.of(table, row)
         sides, taken = [[runs(hi) - runs(lo) for lo, hi in op.box] for op in (copy.source, copy.target)], runs.taken

@@ -49,7 +49,7 @@ Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
 class Row:
     """An op that is executed where all of `taken` hold, once for each tile and turn. `conditions`: those of them that do not hold
     everywhere; `data`: what decides whether it is, or where, beyond that; `place`: in the text of its loop; `around`: the places
-    of the `For`s around it, and the axes of their turns."""
+    of the `For`s around it, and the axes of their turns; `copy`: whose source or target it is."""
 
     op: Leaf
     executor: Executor
@@ -60,6 +60,7 @@ class Row:
     conditions: tuple[Array, ...]
     data: tuple[Data, ...]
     around: tuple[tuple[int, int], ...] = ()
+    copy: Copy | None = None
     said: tuple[str, ...] = ()
     """What the program says of the loops and tests around it."""
     found: dict[int, tuple[Formula, Array]] = field(init=False, default_factory=dict[int, "tuple[Formula, Array]"])
@@ -256,7 +257,7 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             inner = replace(at.where(*tests), data=at.data + _some(op.by_data), said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis, places)
         elif isinstance(op, Copy):
-            yield from _body((op.source, op.target), at, axis, places)
+            yield from _body((op.source, op.target), replace(at, copy=op), axis, places)
         elif isinstance(op, Await | Signal | Read | Write | Check):
             places[0] += 1
             decided = _some(op.by_data) if isinstance(op, Read | Write) else ()

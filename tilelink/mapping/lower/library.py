@@ -99,10 +99,8 @@ def _panels(frame: Frame, intervals: list[Interval], ops: list[Touch], panels: s
     tile = ((g.dim, g.begin(Sym(f"i{a}")), g.end(Sym(f"i{a}"))) for a, g in enumerate(step.grid))
     call = Compute(step.library.name, step.step.loc, _arguments(frame), PARTS, (*tile, (axis.dim, begin, end)))
     waits = _lowered(frame, [op for op in ops if op in panels], P.Wait)
-    found: list[Op] = []
+    body, found = under([F.binary("<", begin, end)], (*waits, *_taken(frame, ops), call)), list[Op]()
     for taken in intervals:
-        # Reads of its own: what a loop's products take is told by which reads they are.
-        body = under([F.binary("<", begin, end)], (*waits, *_taken(frame, ops), call))
         stop = F.minimum(F.minimum(at + length, last), taken.end)
         lets = ((begin.name, F.maximum(at, taken.begin)), (end.name, stop))
         found.append(For("panel", count, body, taken.by_data, lets))
