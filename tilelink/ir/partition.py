@@ -51,8 +51,28 @@ def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
     return F.of(at) if of.own_slice else F.of(at) // part(of.size, of.over)
 
 
+class _Split:
+    """An axis of `size` elements by the parts of ranks, those along `over`."""
+
+    __slots__ = ()
+    size: Formula
+    over: str
+
+    @property
+    def part(self) -> Formula:
+        return part(self.size, self.over)
+
+    @property
+    def rank(self) -> Formula:
+        return rank_along(self.over)
+
+    @property
+    def ranks(self) -> Formula:
+        return ranks_along(self.over)
+
+
 @dataclass(frozen=True, slots=True)
-class GridAxis:
+class GridAxis(_Split):
     """A one-axis partition into tiles, in closed form. `kind`: `plain` (from 0 to `size`), `cut` (ends at every rank's border
     too), `mine` (this rank's part only, in global positions), `unit` (one position at a time), `own` (this rank's coordinate),
     `table` (ends where the offsets table `table` says). `tile`: elements, None for the whole axis (or the whole part).
@@ -76,14 +96,6 @@ class GridAxis:
     @property
     def unit(self) -> bool:
         return self.kind in ("unit", "own")
-
-    @property
-    def part(self) -> Formula:
-        return part(self.size, self.over)
-
-    @property
-    def rank(self) -> Formula:
-        return rank_along(self.over)
 
     @property
     def step(self) -> Formula:
@@ -163,7 +175,7 @@ class GridAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelAxis:
+class ChannelAxis(_Split):
     """One axis of a tensor's flags. `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one flag
     per position or rank), `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same
     inside the one part that the flags' rank holds). `over`: the axis of the ranks whose parts they are, or which are the
@@ -177,18 +189,6 @@ class ChannelAxis:
     """None: one flag for a whole part, whatever its length."""
     over: str = RANK_AXIS
     every: bool = False
-
-    @property
-    def part(self) -> Formula:
-        return part(self.size, self.over)
-
-    @property
-    def rank(self) -> Formula:
-        return rank_along(self.over)
-
-    @property
-    def ranks(self) -> Formula:
-        return ranks_along(self.over)
 
     @property
     def length(self) -> Formula:

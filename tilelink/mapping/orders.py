@@ -18,7 +18,6 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan, order_of
 from tilelink.ir.schedule import ACROSS, Order, SortKey
-from tilelink.ir.shape import ranks_along
 
 Lets = list[tuple[str, Formula]]
 RAISED = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
@@ -145,7 +144,7 @@ def _ringed(axis: GridAxis) -> bool:
 
 def _start(axis: GridAxis, shift: int) -> Formula:
     """The first tile of the part of rank `rank + shift`; 0 where that rank holds nothing."""
-    rank = (axis.rank + shift) % ranks_along(axis.over) if shift else axis.rank
+    rank = (axis.rank + shift) % axis.ranks if shift else axis.rank
     if axis.kind == "unit" and not axis.shared:
         return rank
     if axis.kind == "cut":
