@@ -20,7 +20,7 @@ from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.arguments import bind
 from tilelink.runtime.kernels import compiling
-from tilelink.runtime.simulated import arithmetic
+from tilelink.runtime.simulated import builder
 
 X = torch.ones(4, 4)
 
@@ -152,6 +152,6 @@ def test_an_error_of_the_simulation_is_nobodys_line(monkeypatch: pytest.MonkeyPa
     def broken(*_: Any) -> None:
         raise ValueError("of the interpreter")
 
-    monkeypatch.setattr(arithmetic, "dot", broken)
+    monkeypatch.setattr(builder, "dot", broken)
     with pytest.raises(ValueError, match="of the interpreter"):
         tilelink.launch(lambda: ag_gemm(X, X), 1)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import triton.language as tl
-from triton._C.libtriton import ir
 from triton.runtime import interpreter as stock
-
-from tilelink.runtime.simulated.machine import Machine
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Floating point types that numpy has not: bfloat16 and the 8-bit ones, kept as bits between operations.
@@ -35,13 +33,13 @@ def widen(bits: np.ndarray, name: str) -> np.ndarray:
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if name not in NARROW:
         return bits
-    return torch.from_numpy(_own(bits)).view(NARROW[name]).float().numpy()
+    return torch.from_numpy(own(bits)).view(NARROW[name]).float().numpy()
 
 
 def narrow(values: np.ndarray, name: str) -> np.ndarray:
     """Round to nearest even, and return the bits. 8-bit types saturate, as NVIDIA's conversions do."""
     ty = NARROW[name]
-    wide = torch.from_numpy(_own(values.astype(np.float32, copy=False)))
+    wide = torch.from_numpy(own(values.astype(np.float32, copy=False)))
     if name == "bf16":
         return wide.to(ty).view(torch.int16).numpy().view(np.uint16)
     top = torch.finfo(ty).max
@@ -50,7 +48,7 @@ def narrow(values: np.ndarray, name: str) -> np.ndarray:
 
 def truncate(values: np.ndarray) -> np.ndarray:
     """float32 to bfloat16 bits, towards zero."""
-    return (_own(values).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return (own(values).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
 def dot(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
@@ -59,96 +57,24 @@ def dot(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
     return np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False)).astype(out, copy=False)
 
 
-def _own(values: np.ndarray) -> np.ndarray:
+def own(values: np.ndarray) -> np.ndarray:
     """Contiguous and writable: torch warns about views it may not write to."""
     own = np.ascontiguousarray(values)
     return own if own.flags.writeable else own.copy()
 
 
-Handle = stock.TensorHandle
-
-
-def _wide(value: Handle) -> np.ndarray:
-    ty: Any = value.dtype.scalar
-    return widen(value.data, ty.name)
-
-
-def _on_wide(name: str, op: Callable[..., np.ndarray] | None = None) -> Callable[..., Handle]:
-    """The builder's method `name`, which applies `op`, or what it is given last, to the elements of its operands."""
-    long_way = getattr(stock.InterpreterBuilder, name)
-
-    def method(self: Any, *given: Any) -> Handle:
-        del self
-        *values, compute = (*given, op) if op is not None else given
-        ty: Any = values[-1].dtype.scalar
-        if compute is np.where or ty.name not in NARROW:
-            return long_way(stock.interpreter_builder, *given)
-        made = compute(*map(_wide, values))
-        # Comparisons stay bool; the rest goes back into its type.
-        return Handle(made if made.dtype == np.bool_ else narrow(made, ty.name), ty)
-
-    return method
-
-
-class Arithmetic:
-    """Builder methods. What needs no care goes to the stock method."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-
-    def get_bf16(self, value: float) -> Handle:
-        return Handle(narrow(np.array([value]), "bf16"), tl.bfloat16)
-
-    # ------------------------------------------------------------------------------------------------------------ casts
-    def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
-        old: Any = src.dtype.scalar
-        new = dst_type.scalar
-        if old == new:
-            return Handle(src.data, new)
-        wide = widen(src.data, old.name)
-        if new.name in NARROW:
-            return Handle(narrow(wide, new.name), new)
-        return Handle(wide.astype(stock._get_np_dtype(new)), new)
-
-    def create_fp_to_fp(self, src: Handle, dst_type: Any, rounding: Any) -> Handle:
-        if rounding == ir.ROUNDING_MODE.RTZ:
-            if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
-                kinds = f"{src.dtype.scalar} to {dst_type.scalar}"
-                raise self.machine.refusal(f"rounding {kinds} towards zero", "round to nearest even")
-            return Handle(truncate(src.data), tl.bfloat16)
-        return self.cast_impl(src, dst_type)
-
-    # ------------------------------------------------------------------------------------------------------- elementwise
-    unary_op = _on_wide("unary_op")
-    binary_op = _on_wide("binary_op")
-    ternary_op = _on_wide("ternary_op")
-    create_fma = _on_wide("create_fma", lambda a, b, c: a * b + c)
-
-    def create_erf(self, arg: Handle) -> Handle:
-        return Handle(torch.erf(torch.from_numpy(_own(arg.data))).numpy(), arg.dtype.scalar)
-
-    # -------------------------------------------------------------------------------------------------------------- dots
-    def create_dot(self, a: Handle, b: Handle, d: Handle, *precision: Any) -> Handle:
-        agent = self.machine.scheduler.running()
-        agent.clock += self.machine.costs.per_depth(1, d.data.size) * a.data.shape[-1]
-        ty: Any = d.dtype.scalar
-        left, right, wide = map(_wide, (a, b, d))
-        exact = np.dtype(np.float32) if wide.dtype == np.float16 else wide.dtype
-        result = dot(left, right, exact) + wide
-        if ty.name in NARROW:
-            return Handle(narrow(result, ty.name), ty)
-        return Handle(result.astype(d.data.dtype, copy=False), ty)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # A short way for arithmetic on integers and pointers, single ones and blocks: most of what a kernel does between its dots.
 #
-# Triton's semantics take 20 to 100 microseconds to add two indices, most of it to find the type of the result. Where both
-# sides are signed integers, or one is a pointer, the type is known at a look; everything else goes the long way.
+# Triton's semantics take 20 to 100 microseconds to add two indices, most of it to find the type of the result. That depends on
+# nothing but the types of the two sides: where these are signed integers or truth values, or the left one is a pointer, it is
+# looked up once. Everything else goes the long way.
 
 Binary = Callable[..., Any]
 
-_LIMITS = {"int32": 1 << 31, "int64": 1 << 63}
+_WHOLE = ("int32", "int64")
+_SMALL = range(-(1 << 31), 1 << 31)
+_LOGIC: dict[str, Binary] = {"and": operator.and_, "or": operator.or_}
 _ARITHMETIC: dict[str, Binary] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -157,63 +83,50 @@ _ARITHMETIC: dict[str, Binary] = {
     "mod": np.fmod,
 }
 _COMPARISONS: dict[str, Binary] = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
-_LOGIC: dict[str, Binary] = {"and": operator.and_, "or": operator.or_}
-_FUNCTIONS: dict[str, Binary] = {"minimum": np.minimum, "maximum": np.maximum}
 
 
 def short_methods() -> dict[str, Callable[[Binary], Binary]]:
     """Method of `tl.tensor` -> what makes its short form out of its long one."""
-    made = {f"__{name}__": _maker(compute, _wider) for name, compute in _ARITHMETIC.items()}
-    made |= {f"__r{name}__": _maker(lambda a, b, c=compute: c(b, a), _wider) for name, compute in _ARITHMETIC.items()}
-    made |= {f"__{name}__": _maker(compute, lambda left, right: tl.int1) for name, compute in _COMPARISONS.items()}
-    made |= {f"__{name}__": _maker(compute, _wider, _truths) for name, compute in _LOGIC.items()}
-    plus = made["__add__"]
-    made["__add__"] = lambda long_way: plus(_pointer_plus(long_way))
-    return made
+    made = {f"__{name}__": partial(_short, compute) for name, compute in (_ARITHMETIC | _COMPARISONS).items()}
+    made |= {f"__r{name}__": partial(_short, lambda a, b, c=compute: c(b, a)) for name, compute in _ARITHMETIC.items()}
+    made["__add__"] = partial(_short, operator.add, pointers=True)
+    return made | {f"__{name}__": partial(_short, op, elements=("int1",)) for name, op in _LOGIC.items()}
 
 
 def short_functions() -> dict[str, Callable[[Binary], Binary]]:
     """The same for functions of `triton.language`."""
-    return {name: _maker(compute, _wider) for name, compute in _FUNCTIONS.items()}
+    return {"minimum": partial(_short, np.minimum), "maximum": partial(_short, np.maximum)}
 
 
-def _maker(compute: Binary, element: Binary, sides: Binary | None = None) -> Callable[[Binary], Binary]:
-    """`element`: the elements' type of the result. `sides`: what is computed with, of both sides; None: the long way goes."""
-    operands = sides or _integers
+def _short(compute: Binary, long_way: Binary, *, elements: tuple[str, ...] = _WHOLE, pointers: bool = False) -> Binary:
+    """`compute`, once the long way has shown which type the result has for two sides of these types.
 
-    def make(long_way: Binary) -> Binary:
-        def short_way(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
-            pair = None if args or kwargs else operands(left, right)
-            if pair is None:
-                return long_way(left, right, *args, **kwargs)
-            return _made(left, right, compute(*pair), element(left, right))
+    `elements`: of both sides, where a small number may be on the right of whole ones. `pointers`: they may be on the left.
+    """
+    known: dict[tuple[Any, Any], tuple[Any, np.uint64 | None]] = {}
 
-        return short_way
+    def short_way(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+        key = _type(left), _type(right)
+        found = known.get(key)
+        if found is None or (key[1] is int and right not in _SMALL):
+            made = long_way(left, right, *args, **kwargs)
+            step = _step(left) if pointers else None
+            small = elements is _WHOLE and key[1] is int and right in _SMALL
+            if (step or _element(left) in elements) and (small or _element(right) in elements):
+                known[key] = made.type, step
+            return made
+        ty, step = found
+        data = left.handle.data
+        other = np.array([right]).astype(data.dtype) if key[1] is int else right.handle.data
+        if step is not None:
+            other = other.astype(np.uint64) * step
+        return tl.tensor(stock.TensorHandle(compute(data, other), ty.scalar), ty)
 
-    return make
+    return short_way
 
 
-def _truths(left: Any, right: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both sides, where both are truth values whose shapes meet."""
-    both = _element(left) == _element(right) == "int1" and _meet(left, right)
-    return (left.handle.data, right.handle.data) if both else None
-
-
-def _integers(left: Any, right: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both sides in the wider of their types, where both are signed integers whose shapes meet."""
-    name = _element(left)
-    limit = _LIMITS.get(name)
-    if limit is None:
-        return None
-    data = left.handle.data
-    if type(right) is int:
-        return (data, np.array([right], dtype=data.dtype)) if -limit <= right < limit else None
-    other = _element(right)
-    if other not in _LIMITS or not _meet(left, right):
-        return None
-    if other == name:
-        return data, right.handle.data
-    return data.astype(np.int64), right.handle.data.astype(np.int64)
+def _type(value: Any) -> Any:
+    return value.type.name if isinstance(value, tl.tensor) else type(value)
 
 
 def _element(value: Any) -> str:
@@ -222,50 +135,10 @@ def _element(value: Any) -> str:
     return "" if ty is None else ty.name
 
 
-def _is_block(value: Any) -> bool:
-    return isinstance(value, tl.tensor) and value.type is not value.dtype
-
-
-def _meet(left: Any, right: Any) -> bool:
-    """Whether numpy's broadcasting is Triton's here: blocks of as many axes, or one side is single."""
-    a, b = left.handle.data.shape, right.handle.data.shape
-    if a == b or not (_is_block(left) and _is_block(right)):
-        return True
-    return len(a) == len(b) and all(x == y or 1 in (x, y) for x, y in zip(a, b, strict=True))
-
-
-def _wider(left: Any, right: Any) -> Any:
-    return right.dtype if _element(right) == "int64" else left.dtype
-
-
-def _made(left: Any, right: Any, data: np.ndarray, element: Any) -> Any:
-    """A tensor of such elements, a block if either side is one; like the left side where nothing but the value differs."""
-    block = _is_block(left)
-    if element is left.dtype and data.shape == left.handle.data.shape and (block or not _is_block(right)):
-        made = object.__new__(tl.tensor)
-        made.__dict__.update(left.__dict__)
-        made.handle = stock.TensorHandle(data, left.handle.dtype)
-        return made
-    if block or _is_block(right):
-        return tl.tensor(stock.TensorHandle(data, element), tl.block_type(element, list(data.shape)))
-    return tl.tensor(stock.TensorHandle(data, element), element)
-
-
-def _pointer_plus(long_way: Binary) -> Binary:
-    def short_way(left: Any, right: Any) -> Any:
-        ty = left.dtype
-        if not isinstance(ty, tl.pointer_type):
-            return long_way(left, right)
-        if type(right) is int:
-            offset = np.array([right % (1 << 64)], dtype=np.uint64)
-        elif _element(right) in _LIMITS and _meet(left, right):
-            offset = right.handle.data.astype(np.uint64)
-        else:
-            return long_way(left, right)
-        step = np.uint64(max(1, ty.element_ty.primitive_bitwidth // 8))
-        return _made(left, right, left.handle.data + offset * step, ty)
-
-    return short_way
+def _step(value: Any) -> np.uint64 | None:
+    """Bytes from what a pointer points to to what follows it; None for what is no pointer."""
+    ty: Any = value.dtype
+    return np.uint64(max(1, ty.element_ty.primitive_bitwidth // 8)) if isinstance(ty, tl.pointer_type) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
-"""The interpreter's builder on the machine's memory: loads and stores, descriptors, atomics, barriers and fences."""
+"""Triton's builder of the interpreter on the machine's memory, and with arithmetic that is right where the stock one's is not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton._C.libtriton import interpreter as native
 from triton._C.libtriton import ir
@@ -15,22 +16,27 @@ from triton.runtime import interpreter as stock
 from tilelink.device.clocks import READS
 from tilelink.device.fences import MEANING
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Scatter, Span
-from tilelink.runtime.simulated.arithmetic import widen
+from tilelink.runtime.simulated.arithmetic import NARROW, dot, narrow, own, truncate, widen
 from tilelink.runtime.simulated.machine import WORD, Machine
 from tilelink.runtime.simulated.memory import Region
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The interpreter's loads and stores, on the machine's memory: checked, counted, and points where others may run.
-#
-# Cache and eviction policies are one argument in Triton 3.9 and two before: they are taken as `*policy`.
-
 Handle = stock.TensorHandle
+_NATIVE = stock.InterpreterBuilder.ir_sem_to_interpreter_sem
+_ACQUIRES = (ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
+_RELEASES = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
 
 
-class Accesses:
-    """Builder methods. Everything between two switches is atomic: one coroutine runs at a time."""
+class Builder(stock.InterpreterBuilder):
+    """Accesses are checked, counted, and points where others may run; everything between two switches is atomic, since one
+    coroutine runs at a time.
+
+    Cache and eviction policies are one argument in Triton 3.9 and two before: they are taken as `*policy`.
+    """
 
     def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        # Overflow checks cost seven times the addition they check; `debug` is what makes assertions count.
+        self.options = stock.InterpreterOptions(debug=True, sanitize_overflow=False)
         self.machine = machine
         self.scheduler = machine.scheduler
 
@@ -171,79 +177,9 @@ class Accesses:
         observe(agent, block, "bulk")
         return block, _view(block, region, dtype), inner
 
-
-def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
-    return np.ndarray(block.shape, dtype, region.data, block.address - region.start, block.strides)
-
-
-def span_of(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Span | None:
-    """A rectangle if the addresses are one (all of them verified), else the list of them; None if all are masked."""
-    if mask is not None and not mask.all():
-        mask = np.broadcast_to(mask, addresses.shape)
-        inside = _rectangle(mask)
-        if inside is None:
-            live = addresses[mask]
-            return Scatter(live, itemsize) if live.size else None
-        addresses = addresses[inside]
-    if addresses.size == 1:
-        return Block(int(addresses.item()), addresses.shape, (0,) * addresses.ndim, itemsize)
-    strides = tuple(_step(addresses, axis) for axis in range(addresses.ndim))
-    grid = addresses.flat[:1].view(np.int64)
-    for axis, stride in enumerate(strides):
-        run = np.arange(addresses.shape[axis], dtype=np.int64) * stride
-        grid = grid + run.reshape([-1 if a == axis else 1 for a in range(addresses.ndim)])
-    if np.array_equal(grid.view(np.uint64), addresses):
-        return Block(int(addresses.flat[0]), addresses.shape, strides, itemsize)
-    return Scatter(addresses.reshape(-1), itemsize)
-
-
-def _rectangle(mask: np.ndarray) -> tuple[slice, ...] | None:
-    """Where a mask is true, if that is one rectangle: a tile at the edge of its tensor."""
-    if not mask.any():
-        return None
-    alive = (
-        np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis))) for axis in range(mask.ndim)
-    )
-    inside = tuple(slice(int(live[0]), int(live[-1]) + 1) for live in alive)
-    return inside if mask[inside].all() else None
-
-
-def _step(addresses: np.ndarray, axis: int) -> int:
-    """From the first element to the second along an axis."""
-    if addresses.shape[axis] == 1:
-        return 0
-    second = tuple(1 if a == axis else 0 for a in range(addresses.ndim))
-    return int(addresses[second]) - int(addresses.flat[0])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The interpreter's atomics, barriers and fences: where agents meet, and give way to one another.
-#
-# A loop over `atomic_add(flag, 0)` is a poll: an agent that would see the same value a second time sleeps.
-
-Run = Callable[[], np.ndarray]
-_NATIVE = stock.InterpreterBuilder.ir_sem_to_interpreter_sem
-_ACQUIRES = (ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
-_RELEASES = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
-
-
-@dataclass(frozen=True, slots=True)
-class _AsmResult:
-    """What the language takes for the operation that `create_inline_asm` makes."""
-
-    value: int = 0
-    dtype: Any = tl.int32
-
-    def get_result(self, index: int) -> Handle:
-        return Handle(np.full(1, self.value, dtype=stock._get_np_dtype(self.dtype)), self.dtype)
-
-
-class Atomics:
-    """Builder methods. What runs between two switches is atomic: one coroutine runs at a time."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.scheduler = machine.scheduler
+    # ------------------------------------------------------------------------------------------------------ atomics
+    # Where agents meet, and give way to one another. A loop over `atomic_add(flag, 0)` is a poll: an agent that would see the
+    # same value a second time sleeps.
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         if ptr.data.size > 1 and sem in _RELEASES:
@@ -297,7 +233,7 @@ class Atomics:
         return mask
 
     def _atomic(
-        self, ptr: Handle, mask: np.ndarray | None, sem: Any, scope: Any, run: Run, *, writes: bool
+        self, ptr: Handle, mask: np.ndarray | None, sem: Any, scope: Any, run: Callable[[], np.ndarray], *, writes: bool
     ) -> np.ndarray:
         """What `run` gives. `writes`: it may change what it reads, and is no poll."""
         machine, agent, ty = self.machine, self.scheduler.running(), ptr.get_element_ty()
@@ -337,17 +273,17 @@ class Atomics:
         self.machine.stores.barrier(self.scheduler.running())
         self.machine.observer.barrier(self.scheduler.running())
 
-    def create_inline_asm(self, asm: str, constraints: str, values: list[Handle], *rest: Any) -> _AsmResult:
+    def create_inline_asm(self, asm: str, constraints: str, values: list[Handle], *rest: Any) -> SimpleNamespace:
         agent = self.scheduler.running()
         if READS.get(asm) == "clock":
-            return _AsmResult(round(agent.clock * 1000) + self.machine.passed, tl.int64)
+            return _operation(round(agent.clock * 1000) + self.machine.passed, tl.int64)
         if READS.get(asm) == "multiprocessor":
-            return _AsmResult(agent.worker or 0)
+            return _operation(agent.worker or 0)
         if asm not in MEANING or values:
             raise self.machine.refusal(f"the assembly `{asm}`", "use the fences of tilelink.device")
         self.machine.stores.fence(agent, MEANING[asm])
         self.machine.observer.fence(agent, MEANING[asm])
-        return _AsmResult()
+        return _operation()
 
     def create_assert(self, condition: Handle, message: str, *rest: Any) -> None:
         if not condition.data.all():
@@ -373,6 +309,120 @@ class Atomics:
     def create_extern_elementwise(self, library: str, path: str, symbol: str, *rest: Any) -> NoReturn:
         raise self.machine.refusal(f"the library function `{symbol}`", "use what triton.language offers")
 
+    # --------------------------------------------------------------------------------------------------- arithmetic
+    def get_bf16(self, value: float) -> Handle:
+        return Handle(narrow(np.array([value]), "bf16"), tl.bfloat16)
+
+    def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
+        old: Any = src.dtype.scalar
+        new = dst_type.scalar
+        if old == new:
+            # What a comparison gives is bool, and has the type of its operands.
+            return Handle(src.data.astype(stock._get_np_dtype(new), copy=False), new)
+        wide = widen(src.data, old.name)
+        if new.name in NARROW:
+            return Handle(narrow(wide, new.name), new)
+        return Handle(wide.astype(stock._get_np_dtype(new)), new)
+
+    def create_fp_to_fp(self, src: Handle, dst_type: Any, rounding: Any) -> Handle:
+        if rounding == ir.ROUNDING_MODE.RTZ:
+            if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
+                kinds = f"{src.dtype.scalar} to {dst_type.scalar}"
+                raise self.machine.refusal(f"rounding {kinds} towards zero", "round to nearest even")
+            return Handle(truncate(src.data), tl.bfloat16)
+        return self.cast_impl(src, dst_type)
+
+    def unary_op(self, arg: Handle, op: Any) -> Handle:
+        return self._elementwise(super().unary_op, op, arg)
+
+    def binary_op(self, lhs: Handle, rhs: Handle, op: Any) -> Handle:
+        return self._elementwise(super().binary_op, op, lhs, rhs)
+
+    def ternary_op(self, lhs: Handle, rhs: Handle, other: Handle, op: Any) -> Handle:
+        return self._elementwise(super().ternary_op, op, lhs, rhs, other)
+
+    def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
+        stock_fma = super().create_fma
+        return self._elementwise(lambda a, b, c, _: stock_fma(a, b, c), lambda a, b, c: a * b + c, x, y, z)
+
+    def _elementwise(self, stock_way: Callable[..., Handle], op: Any, *values: Handle) -> Handle:
+        """`op` of all elements; in float32 where their type is one that numpy has not."""
+        ty: Any = values[-1].dtype.scalar
+        if op is np.where or ty.name not in NARROW:
+            return stock_way(*values, op)
+        made = op(*map(_wide, values))
+        # Comparisons stay bool; the rest goes back into its type.
+        return Handle(made if made.dtype == np.bool_ else narrow(made, ty.name), ty)
+
+    def create_erf(self, arg: Handle) -> Handle:
+        return Handle(torch.erf(torch.from_numpy(own(arg.data))).numpy(), arg.dtype.scalar)
+
+    def create_dot(self, a: Handle, b: Handle, d: Handle, *precision: Any) -> Handle:
+        agent = self.scheduler.running()
+        agent.clock += self.machine.costs.per_depth(1, d.data.size) * a.data.shape[-1]
+        ty: Any = d.dtype.scalar
+        left, right, wide = map(_wide, (a, b, d))
+        exact = np.dtype(np.float32) if wide.dtype == np.float16 else wide.dtype
+        result = dot(left, right, exact) + wide
+        if ty.name in NARROW:
+            return Handle(narrow(result, ty.name), ty)
+        return Handle(result.astype(d.data.dtype, copy=False), ty)
+
+
+def _wide(value: Handle) -> np.ndarray:
+    ty: Any = value.dtype.scalar
+    return widen(value.data, ty.name)
+
+
+def _operation(value: int = 0, dtype: Any = tl.int32) -> SimpleNamespace:
+    """What the language takes for the operation that `create_inline_asm` makes."""
+    result = Handle(np.full(1, value, dtype=stock._get_np_dtype(dtype)), dtype)
+    return SimpleNamespace(get_result=lambda index: result)
+
 
 def _hexadecimal(value: Any) -> str:
     return float(value).hex() if isinstance(value, (float, np.floating)) else f"{int(value):#x}"
+
+
+def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
+    return np.ndarray(block.shape, dtype, region.data, block.address - region.start, block.strides)
+
+
+def span_of(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Span | None:
+    """A rectangle if the addresses are one (all of them verified), else the list of them; None if all are masked."""
+    if mask is not None and not mask.all():
+        mask = np.broadcast_to(mask, addresses.shape)
+        inside = _rectangle(mask)
+        if inside is None:
+            live = addresses[mask]
+            return Scatter(live, itemsize) if live.size else None
+        addresses = addresses[inside]
+    if addresses.size == 1:
+        return Block(int(addresses.item()), addresses.shape, (0,) * addresses.ndim, itemsize)
+    strides = tuple(_step(addresses, axis) for axis in range(addresses.ndim))
+    grid = addresses.flat[:1].view(np.int64)
+    for axis, stride in enumerate(strides):
+        run = np.arange(addresses.shape[axis], dtype=np.int64) * stride
+        grid = grid + run.reshape([-1 if a == axis else 1 for a in range(addresses.ndim)])
+    if np.array_equal(grid.view(np.uint64), addresses):
+        return Block(int(addresses.flat[0]), addresses.shape, strides, itemsize)
+    return Scatter(addresses.reshape(-1), itemsize)
+
+
+def _rectangle(mask: np.ndarray) -> tuple[slice, ...] | None:
+    """Where a mask is true, if that is one rectangle: a tile at the edge of its tensor."""
+    if not mask.any():
+        return None
+    alive = (
+        np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis))) for axis in range(mask.ndim)
+    )
+    inside = tuple(slice(int(live[0]), int(live[-1]) + 1) for live in alive)
+    return inside if mask[inside].all() else None
+
+
+def _step(addresses: np.ndarray, axis: int) -> int:
+    """From the first element to the second along an axis."""
+    if addresses.shape[axis] == 1:
+        return 0
+    second = tuple(1 if a == axis else 0 for a in range(addresses.ndim))
+    return int(addresses[second]) - int(addresses.flat[0])

@@ -26,19 +26,13 @@ from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.simulated.agents import Span, Target
 from tilelink.runtime.simulated.arithmetic import (
     NARROW,
-    Arithmetic,
     block_type_init,
-    narrow,
     short_functions,
     short_methods,
     tensor_init,
-    widen,
 )
-from tilelink.runtime.simulated.builder import Accesses, Atomics, span_of
+from tilelink.runtime.simulated.builder import Builder, span_of
 from tilelink.runtime.simulated.machine import NUMBER, Machine
-
-HOOKED = tuple((owner, name) for owner in (Accesses, Atomics, Arithmetic) for name in vars(owner) if name[0] != "_")
-"""Builder methods that are replaced, and by whom. A Triton without one of them is not supported: a test says which."""
 
 _CMP_EQ = 0
 _running = Lock()
@@ -77,7 +71,6 @@ class Interpreter:
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Triton's language means the interpreter's, for the whole process, while this lasts."""
-        builder = stock.interpreter_builder
         if not _running.acquire(blocking=False):
             raise TilelinkError(
                 "TL450",
@@ -85,18 +78,12 @@ class Interpreter:
                 why="Triton's language means the interpreter's for the whole process meanwhile",
                 hint="call tilelink.launch in one thread at a time, and not inside a rank",
             )
-        before = dict(vars(builder))
         try:
-            made = {owner: owner(self.machine) for owner, _ in HOOKED}
-            for owner, name in HOOKED:
-                setattr(builder, name, getattr(made[owner], name))
-            # Overflow checks cost seven times the addition they check; `debug` is what makes assertions count.
-            builder.options = stock.InterpreterOptions(debug=True, sanitize_overflow=False)
+            self._scope.set_attr(stock.interpreter_semantic, "builder", Builder(self.machine))
             self._patch_language()
             yield
         finally:
             self._scope.restore()
-            builder.__dict__ = before
             _running.release()
 
     def function(self, jit: JITFunction) -> Function:
@@ -301,19 +288,10 @@ def _wide(combine: Callable[..., Any]) -> Callable[..., Any]:
         given = input if many else (input,)
         if not any(t.dtype.name in NARROW for t in given):
             return combine(input, *args, **kwargs)
-        wide = tuple(_retyped(t, tl.float32, widen) if t.dtype.name in NARROW else t for t in given)
+        wide = tuple(t.to(tl.float32) if t.dtype.name in NARROW else t for t in given)
         made = combine(wide if many else wide[0], *args, **kwargs)
         results = made if many else (made,)
-        back = tuple(
-            _retyped(r, t.dtype, lambda data, _, ty=t.dtype: narrow(data, ty.name)) if t.dtype.name in NARROW else r
-            for r, t in zip(results, given, strict=True)
-        )
+        back = tuple(r.to(t.dtype) if t.dtype.name in NARROW else r for r, t in zip(results, given, strict=True))
         return back if many else back[0]
 
     return run
-
-
-def _retyped(tensor: Any, ty: Any, convert: Callable[..., Any]) -> Any:
-    data = convert(tensor.handle.data, tensor.dtype.name)
-    block = tl.block_type(ty, list(tensor.shape)) if tensor.type.is_block() else ty
-    return tl.tensor(stock.TensorHandle(data, ty), block)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
 from typing import Literal
 
@@ -170,9 +171,7 @@ class Machine:
         self.stores = stores
         self.memory = MemoryMap()
         self.flags = Histories(0.0)
-        """When, in simulated time, a flag came to hold a value."""
-        self._looked_at: set[tuple[int, int]] = set()
-        """Bounds of the flags that somebody sleeps for."""
+        """When, in simulated time, a flag came to hold a value: a counter, when the last of its writers had come."""
         self.codes: set[CodeType] = set()
         """Code of every Triton function that has run, by which their frames are known."""
         self.names: dict[int, dict[tuple[int, int], Argument]] = {}
@@ -218,32 +217,33 @@ class Machine:
 
     # ------------------------------------------------------------------------------------------------------------ flags
     def poll(self, address: int, region: Region, size: int) -> None:
-        """The running agent is about to read a flag that others write; sleep if it would see the same again."""
-        scheduler = self.scheduler
-        agent = scheduler.running()
-        if agent.looking:
-            return
-        if agent.polled == (address, region.word(address, size)):
-            scheduler.park(address, lambda: self._awaited(agent, address, region, size))
-        else:
-            scheduler.moves += 1
-            scheduler.switch()
-        agent.polled = (address, region.word(address, size))
+        """The running agent is about to read a flag that others write."""
+        agent = self.scheduler.running()
+        if not agent.looking:
+            seen, text = partial(region.word, address, size), partial(self._awaited, agent, address, region, size)
+            self._poll(agent, address, seen, text)
 
     def look(self, span: Span) -> None:
-        """The running agent is about to load flags that others store; sleep if it would see the same again."""
-        agent, scheduler, key = self.scheduler.running(), self.scheduler, span.bounds
+        """The running agent is about to load flags that others store."""
+        agent = self.scheduler.running()
         region = self.reach(agent, Scatter(addresses(span), span.itemsize), "reads")
-        if agent.polled == (key[0], contents(span, region).tobytes()):
-            self.stores.arrive(agent)
-            self._looked_at.add(key)
-            scheduler.park(key, lambda: self._expected(agent, span, region))
-        else:
-            scheduler.moves += 1
-            scheduler.switch()
-        agent.polled = (key[0], contents(span, region).tobytes())
+        seen = lambda: contents(span, region).tobytes()  # noqa: E731
+        self._poll(agent, span.bounds, seen, lambda: self._expected(agent, span, region))
         if region.times is not None:
             agent.clock = max(agent.clock, float(contents(span, region, region.times).max()))
+
+    def _poll(
+        self, agent: Agent, key: int | tuple[int, int], seen: Callable[[], object], text: Callable[[], str]
+    ) -> None:
+        """Let others run; sleep until `key` is woken if the agent would see the same again."""
+        if agent.polled == (key, seen()):
+            if isinstance(key, tuple):
+                self.stores.arrive(agent)  # somebody may wait for flags that are no signals
+            self.scheduler.park(key, text)
+        else:
+            self.scheduler.moves += 1
+            self.scheduler.switch()
+        agent.polled = (key, seen())
 
     def _expected(self, agent: Agent, span: Span, region: Region) -> str:
         """The first of the flags that an agent looks at in vain."""
@@ -260,10 +260,7 @@ class Machine:
             region.times = np.zeros(len(region.data) // WORD)
         seen = agent.clock + self.costs.flight(region.home != agent.rank)
         region.times[(addresses(span) - region.start) // WORD] = seen
-        low, high = span.bounds
-        for key in [k for k in self._looked_at if k[0] < high and low < k[1]]:
-            self._looked_at.remove(key)
-            self.scheduler.wake(key)
+        self.scheduler.wake_range(*span.bounds)
 
     def begin_wait(self, target: Target) -> None:
         """A wait function has begun: the condition of `target` will be polled on its flag."""
@@ -293,14 +290,10 @@ class Machine:
             agent.clock = max(agent.clock, self.flags.latest(address))
         seen = agent.clock + self.costs.flight(region.home != agent.rank)
         after = region.word(address, size)
-        self._seen_at(address, before, after, seen)
+        self.flags.write(address, before, after, partial(max, seen))
         if signal and self.recorder is not None:
             self.record("signal", agent.clock, detail=f"{self.name_of(agent, address)} = {after}")
         self.scheduler.wake(address)
-
-    def _seen_at(self, address: int, before: int, after: int, time: float) -> None:
-        # A counter has reached a value when the last of its writers has come.
-        self.flags.write(address, before, after, lambda last: max(time, last))
 
     def moved(self, agent: Agent) -> None:
         """The agent has done something that is not a repeated poll."""
@@ -309,7 +302,9 @@ class Machine:
         if agent.polled is not None:
             if agent.target is None:
                 # The end of a spin loop outside the wait functions: which value ended it is not known.
-                agent.clock = max(agent.clock, self.flags.latest(agent.polled[0]))
+                agent.clock = max(
+                    agent.clock, self.flags.latest(agent.polled[0]) if isinstance(agent.polled[0], int) else 0.0
+                )
             agent.polled = None
         self.scheduler.moves += 1
 
@@ -357,7 +352,7 @@ class Machine:
         if region is not None:
             seen = agent.clock + self.costs.flight(region.home != agent.rank)
             for address, value in before.items():
-                self._seen_at(address, value, region.word(address), seen)
+                self.flags.write(address, value, region.word(address), partial(max, seen))
         self.scheduler.wake_range(start, end)
 
     # ------------------------------------------------------------------------------------------------------- observation
@@ -368,28 +363,15 @@ class Machine:
             if storage.nbytes():
                 self.observer.opened(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage)
 
-    def observe_copy(self, agent: Agent, target: torch.Tensor, source: torch.Tensor) -> None:
-        """A stream is about to copy. One flag is a signal: who acquires it sees what the stream did before."""
-        self.observe_reads(agent, source)
-        if target.numel() == 1 and target.dtype == torch.int64:
-            self.observe_flag(agent, target, int(target), int(source), acquire=False)
-        else:
-            self.observe_write(agent, target)
-
-    def observe_reads(self, agent: Agent, *tensors: torch.Tensor) -> None:
-        """A stream is about to read these."""
-        for tensor in (t for t in tensors if t.numel()):
-            self.opened(tensor)
-            self.observer.load(agent, block_of(tensor), "threads")
-
-    def observe_write(self, agent: Agent, tensor: torch.Tensor) -> None:
-        """A stream is about to write this."""
+    def observe(self, agent: Agent, tensor: torch.Tensor, *, writes: bool) -> None:
+        """A stream is about to read this, or to write it."""
         if tensor.numel():
             self.opened(tensor)
-            self.observer.store(agent, block_of(tensor), "threads")
+            (self.observer.store if writes else self.observer.load)(agent, block_of(tensor), "threads")
 
     def observe_flag(self, agent: Agent, flag: torch.Tensor, before: int, after: int, *, acquire: bool) -> None:
-        """A stream changes a flag, which it has seen in the same instant if it acquires what came with it."""
+        """A stream changes a flag, which is a signal: who acquires it sees what the stream did before. The stream has seen it in
+        the same instant if it acquires what came with it."""
         self.opened(flag)
         made = Atomic(flag.data_ptr(), WORD, before, after, acquire, True, "system", writes=True, exchange=acquire)
         self.observer.atomic(agent, made)

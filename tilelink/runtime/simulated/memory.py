@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
@@ -37,7 +38,7 @@ class Region:
     home: int | None
     symmetric: bool
     data: np.ndarray
-    users: dict[int, int] = field(default_factory=dict)
+    users: Counter[int] = field(default_factory=Counter)
     peers: tuple[Region, ...] = ()
     """Of a symmetric region: the instances of all ranks."""
     times: np.ndarray | None = None
@@ -53,47 +54,44 @@ class Region:
 
 
 class MemoryMap:
-    """All regions, by start address. They may overlap: views of one tensor."""
+    """All regions, by start and end. They may overlap: views of one tensor."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._regions: list[Region] = []
+        self._regions: dict[tuple[int, int], Region] = {}
+        self._bounds: list[tuple[int, int]] = []
+        """Sorted."""
 
     def add(self, tensor: torch.Tensor, rank: int, name: str, *, symmetric: bool = False) -> Region | None:
         """Open a tensor to `rank`; one `drop` each. None if it has no bytes, or lies in an arena, which is open."""
         start, end = extent(tensor)
         if start == end:
             return None
-        at = bisect_left(self._starts, start)
-        beginning = self._regions[at : bisect_right(self._starts, start)]
-        region = next((r for r in beginning if r.end == end), None)
+        region = self._regions.get((start, end))
         if region is None:
             if any(r.symmetric for r in self._around(start, end)):
                 return None
             storage = tensor.untyped_storage()
             whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
             data = whole[start - storage.data_ptr() : end - storage.data_ptr()]
-            region = Region(start, end, name, rank, symmetric, data)
-            self._starts.insert(at, start)
-            self._regions.insert(at, region)
+            region = self._regions[start, end] = Region(start, end, name, rank, symmetric, data)
+            insort(self._bounds, (start, end))
         if not region.symmetric and region.home != rank:
             region.home = None
-        region.users[rank] = region.users.get(rank, 0) + 1
+        region.users[rank] += 1
         return region
 
     def drop(self, region: Region, rank: int) -> None:
         region.users[rank] -= 1
-        if not region.users[rank]:
-            del region.users[rank]
+        region.users += Counter()  # only those are left that use it
         if not region.users:
-            at = self._regions.index(region)
-            del self._regions[at], self._starts[at]
+            del self._regions[region.start, region.end]
+            self._bounds.remove((region.start, region.end))
 
     def find(self, low: int, high: int, rank: int | None = None) -> Region | None:
         """A region that holds [low, high), and is open to `rank` if one is named."""
-        at = bisect_right(self._starts, low) - 1
+        at = bisect_left(self._bounds, (low + 1,)) - 1
         if at >= 0:
-            region = self._regions[at]
+            region = self._regions[self._bounds[at]]
             if high <= region.end and (rank is None or region.open_to(rank)):
                 return region
         return next((r for r in self._around(low, high) if rank is None or r.open_to(rank)), None)
@@ -105,7 +103,7 @@ class MemoryMap:
 
     def nearest(self, address: int) -> Region | None:
         """The region that ends or begins closest to `address`."""
-        return min(self._regions, key=lambda r: max(r.start - address, address - r.end), default=None)
+        return min(self._regions.values(), key=lambda r: max(r.start - address, address - r.end), default=None)
 
     def check(self, span: Span, rank: int) -> Region | int:
         """The region of a rectangle, or of the lowest address of a scatter, every single one of which is checked; else the first
@@ -114,19 +112,16 @@ class MemoryMap:
         region = self.find(low, high, rank)
         if region is not None:
             return region
+        first = self.find(low, low + span.itemsize, rank)
+        if first is None:
+            return low
         if isinstance(span, Block):
-            begins = self.find(low, low + 1, rank)
-            return low if begins is None else begins.end
-        for at in np.unique(span.addresses).tolist():
-            region = self.find(at, at + span.itemsize, rank)
-            if region is None:
-                return at
-        region = self.find(low, low + span.itemsize, rank)
-        assert region is not None
-        return region
+            return first.end
+        ends = ((at, self.find(at, at + span.itemsize, rank)) for at in np.unique(span.addresses).tolist())
+        return next((at for at, region in ends if region is None), first)
 
     def _around(self, low: int, high: int) -> list[Region]:
-        return [r for r in self._regions if r.start <= low and high <= r.end]
+        return [self._regions[bounds] for bounds in self._bounds if bounds[0] <= low and high <= bounds[1]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

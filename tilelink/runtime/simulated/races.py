@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
-from tilelink.runtime.simulated.machine import WORD, Observer
+from tilelink.runtime.simulated.machine import WORD, Machine, Observer
 from tilelink.runtime.simulated.memory import Histories
-from tilelink.runtime.simulated.shadow import KEPT, Cells, Clocks, Release, ShadowMemory, Strands
-
-if TYPE_CHECKING:
-    from tilelink.runtime.simulated.machine import Machine
-
+from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
 Missing = Literal["signal", "release", "acquire", "scope", "count", "barrier", "proxy fence", "bulk store wait"]
 """What would have ordered the two accesses.
@@ -104,6 +100,113 @@ class RaceError(TilelinkError):
         )
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Vector clocks: what each strand of a run has for certain seen of every other.
+#
+# A strand is what runs in order: a host, a stream, and three in every program: all its threads, the one thread that does
+# scalar atomics, and the bulk copies (TMA), which are a memory client of their own.
+
+
+@dataclass(frozen=True, slots=True)
+class Strands:
+    """The rows of one agent; the same one three times where it is no program."""
+
+    threads: int
+    leader: int
+    bulk: int
+
+    @property
+    def rows(self) -> set[int]:
+        return {self.threads, self.leader, self.bulk}
+
+
+class Clocks:
+    """`rows[a, b]`: strand a knows everything that strand b did while `rows[b, b]` was at most that."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((64, 64), dtype=np.int32)
+        self._count = 0
+        self._strands: dict[tuple[int, int, int], Strands] = {}
+
+    def strands(self, agent: Agent) -> Strands:
+        """Workers of the same number on one stream are one: their launches are in order."""
+        found = self._strands.get(agent.place)
+        if found is None:
+            rows = [self._add()] * 3 if agent.worker is None else [self._add() for _ in range(3)]
+            found = self._strands[agent.place] = Strands(*rows)
+        return found
+
+    def snapshot(self, *rows: int) -> np.ndarray:
+        """What these strands know together. Whatever they do afterwards is not in it."""
+        made = self.rows[rows[0]].copy()
+        for row in rows[1:]:
+            np.maximum(made, self.rows[row], out=made)
+        for row in rows:
+            self.rows[row, row] += 1
+        return made
+
+    def learn(self, row: int, known: np.ndarray) -> None:
+        mine = self.rows[row, : len(known)]
+        np.maximum(mine, known, out=mine)
+
+    def tell(self, source: int, target: int) -> None:
+        """`target` goes on after everything that `source` has done."""
+        self.learn(target, self.rows[source])
+        self.rows[source, source] += 1
+
+    def _add(self) -> int:
+        if self._count == len(self.rows):
+            grown = np.zeros((2 * self._count, 2 * self._count), dtype=np.int32)
+            grown[: self._count, : self._count] = self.rows
+            self.rows = grown
+        row = self._count
+        self._count += 1
+        self.rows[row, row] = 1
+        return row
+
+
+def union(known: np.ndarray | None, more: np.ndarray) -> np.ndarray:
+    """Both together; neither is changed."""
+    if known is None:
+        return more
+    if len(known) > len(more):
+        known, more = more, known
+    made = more.copy()
+    np.maximum(made[: len(known)], known, out=made[: len(known)])
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What an acquire of a flag learns: everything that was released into it up to the write that it had to see.
+
+KEPT = 64
+"""Writes remembered per flag: to forget older ones may hide a race, and never invents one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What came with a value of a flag. `system`: what is released to every rank; `device`: to that rank alone."""
+
+    system: np.ndarray | None = None
+    device: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def reaches(self, rank: int, scope: str) -> list[np.ndarray]:
+        """What an acquire on `rank` in `scope` sees."""
+        both = (self.device.get(rank), self.system if scope == "system" else None)
+        return [known for known in both if known is not None]
+
+    def plus(self, rank: int, scope: str, known: np.ndarray | None) -> Release:
+        """Of the next value: an atomic change passes on what was released before, with or without releasing itself. `known`: what
+        the writer releases; None: nothing."""
+        if known is None:
+            return self
+        system = union(self.system, known) if scope == "system" else self.system
+        return Release(system, {**self.device, rank: union(self.device.get(rank), known)})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What was accessed: who, where, and when by the clocks.
+
 SIGNALS = 64
 
 
@@ -130,14 +233,14 @@ class Entry:
         low, high = other.bounds
         return next((s for s in reversed(self.spans) if s.bounds[0] < high and low < s.bounds[1]), self.spans[-1])
 
-    def access(self, span: Block, name: Callable[[Agent, Block], str]) -> Access:
+    def access(self, what: str) -> Access:
         launch = self.agent.launch
         return Access(
             rank=self.agent.rank,
             agent=self.agent.name,
             kind=self.kind,
             proxy=self.proxy,
-            what=name(self.agent, span),
+            what=what,
             function=self.function,
             file=launch.file if launch is not None else "",
             line=self.line,
@@ -189,11 +292,6 @@ class AccessLog:
     def _add_state(self, state: State) -> int:
         self.states.append(state)
         return len(self.states) - 1
-
-    def clear(self) -> None:
-        del self.entries[1:], self.states[1:]
-        for found in (self.atomics, self.known, self.alike, self._after, self._written):
-            found.clear()
 
     # --------------------------------------------------------------------------------------------------------- the report
     def missing(self, earlier: int, later: int, clocks: Clocks) -> Missing:
@@ -411,7 +509,7 @@ class RaceDetector(Observer):
             log.entries[number].spans.append(outlined)
             return number
         if len(log.entries) > LIMIT:
-            log.clear()
+            log = self._log = AccessLog()
             self._memory.clear()
         log.alike[key] = number = len(log.entries)
         log.entries.append(Entry(agent, s, row, clock, kind, proxy, function, line, lead, [outlined]))
@@ -425,8 +523,8 @@ class RaceDetector(Observer):
         first, second = log.entries[earlier], log.entries[later]
         here = second.spans[-1]
         race = Race(
-            earlier=first.access(first.touching(here), machine.span_name),
-            later=second.access(here, machine.span_name),
+            earlier=first.access(machine.span_name(first.agent, first.touching(here))),
+            later=second.access(machine.span_name(second.agent, here)),
             missing=log.missing(earlier, later, self._clocks),
             context=self._context(earlier, later),
         )

@@ -273,9 +273,11 @@ class Scheduler:
             self._turns.add(agent)
 
     def wake_range(self, start: int, end: int) -> None:
-        """Wake who waits for a flag in [start, end)."""
-        for key in [k for k in self._parked if isinstance(k, int) and start <= k < end]:
-            self.wake(key)
+        """Wake who waits for a flag in [start, end): its address is the key, or the bounds of several."""
+        for key in list(self._parked):
+            low, high = key if isinstance(key, tuple) else (key, key + 1) if isinstance(key, int) else (end, end)
+            if low < end and start < high:
+                self.wake(key)
 
     def running(self) -> Agent:
         assert self.current is not None, "no coroutine of a simulation is running"

@@ -206,7 +206,11 @@ class SimulatedStream:
         before = machine.small_flags(low, high)
         for to, start in zip(_pieces(target), _pieces(source), strict=True):
             machine.scheduler.switch()
-            machine.observe_copy(agent, to, start)
+            machine.observe(agent, start, writes=False)
+            if to.numel() == 1 and to.dtype == torch.int64:
+                machine.observe_flag(agent, to, int(to), int(start), acquire=False)
+            else:
+                machine.observe(agent, to, writes=True)
             to.copy_(start)
         agent.clock += machine.costs.copied(nbytes, remote=not local)
         machine.copied(low, high, before)
@@ -227,14 +231,15 @@ class SimulatedStream:
         name = getattr(function, "__name__", type(function).__name__)
         begin = agent.clock = self._sm(f"call of {name}: it", small=False)
         machine.scheduler.switch()
-        machine.observe_reads(agent, *inputs)
+        for tensor in inputs:
+            machine.observe(agent, tensor, writes=False)
         made = poison(output.shape, output.dtype) if output is not None else None
         with torch.no_grad(), FlopCounterMode(display=False) as counted:
             function(*inputs, **({} if made is None else {"out": made}), **constants)
         if output is not None and made is not None:
             for to, start in zip(_pieces(output), _pieces(made), strict=True):
                 machine.scheduler.switch()
-                machine.observe_write(agent, to)
+                machine.observe(agent, to, writes=True)
                 to.copy_(start)
         nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
         agent.clock += machine.costs.function(counted.get_total_flops(), nbytes, self._processors.count)
