@@ -221,7 +221,6 @@ def test_the_short_way_is_the_long_way_in_all_but_time(monkeypatch: pytest.Monke
         return simulate(main, 1)[0]
 
     short = outcomes()
-    monkeypatch.setattr(interpreter, "short_methods", dict)
-    monkeypatch.setattr(interpreter, "short_functions", dict)
+    monkeypatch.setattr(interpreter, "short_forms", dict)
     long = outcomes()
     assert [pair for pair in zip(short, long, strict=True) if pair[0] != pair[1]] == []

@@ -11,7 +11,7 @@ import torch
 
 from tilelink.ir.lowered import STAGE, STATES, Buffer, Lowered
 from tilelink.runtime.memory import DTYPES, WORD, Workspace, extent
-from tilelink.runtime.simulated.agents import Block, Span
+from tilelink.runtime.simulated.agents import Span
 
 Kind: TypeAlias = Literal["flags", "data", "ll", "doorbells", "counts", "expected", "state"]
 """`flags`: what awaits look at and signals write; `data`: elements; `ll`: elements beside numbers of calls; `doorbells`: of flags
@@ -94,20 +94,11 @@ class Places:
 
     def touched(self, span: Span) -> tuple[Place | None, Indices]:
         """The place of an access, and its elements there. None: it reaches beyond one place, or is none of the plan's memory."""
-        addresses = _addresses(span)
+        addresses = span.addresses
         place = self.find(int(addresses.min()))
         if place is None or int(addresses.max()) + span.itemsize > place.end:
             return None, addresses
         return place, place.indices(addresses, span.itemsize)
-
-
-def _addresses(span: Span) -> Indices:
-    if not isinstance(span, Block):
-        return span.addresses.reshape(-1).astype(np.int64)
-    grid = np.array([span.address], dtype=np.int64)
-    for size, stride in zip(span.shape, span.strides, strict=True):
-        grid = (grid.reshape(-1, 1) + np.arange(size, dtype=np.int64) * stride).reshape(-1)
-    return grid
 
 
 def place_of(lowered: Lowered, region: str, rank: int) -> Place:

@@ -36,6 +36,14 @@ class Block:
         return math.prod(self.shape) * self.itemsize
 
     @property
+    def addresses(self) -> np.ndarray:
+        """Of every element, in one row."""
+        found = np.array(self.address, dtype=np.int64)
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            found = found[..., None] + np.arange(size, dtype=np.int64) * stride
+        return found.reshape(-1)
+
+    @property
     def bounds(self) -> tuple[int, int]:
         """First byte, and the byte after the last."""
         low = high = self.address
@@ -221,7 +229,6 @@ class Launch:
 
     kernel: str
     file: str
-    stream: int
     workers: int
     arguments: tuple[Argument, ...]
     lines: tuple[tuple[int, Loc], ...]

@@ -46,11 +46,6 @@ def narrow(values: np.ndarray, name: str) -> np.ndarray:
     return wide.clamp(-top, top).to(ty).view(torch.uint8).numpy()
 
 
-def truncate(values: np.ndarray) -> np.ndarray:
-    """float32 to bfloat16 bits, towards zero."""
-    return (own(values).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-
-
 def dot(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
     """The matrix product in `out`; products of integers are exact (they go through float64's BLAS)."""
     wide = np.float64 if np.issubdtype(out, np.integer) or out == np.float64 else np.float32
@@ -74,7 +69,6 @@ Binary = Callable[..., Any]
 
 _WHOLE = ("int32", "int64")
 _SMALL = range(-(1 << 31), 1 << 31)
-_LOGIC: dict[str, Binary] = {"and": operator.and_, "or": operator.or_}
 _ARITHMETIC: dict[str, Binary] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -82,20 +76,19 @@ _ARITHMETIC: dict[str, Binary] = {
     "floordiv": lambda a, b: (a - np.fmod(a, b)) // b,  # towards zero, as on a GPU
     "mod": np.fmod,
 }
-_COMPARISONS: dict[str, Binary] = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 
 
-def short_methods() -> dict[str, Callable[[Binary], Binary]]:
-    """Method of `tl.tensor` -> what makes its short form out of its long one."""
-    made = {f"__{name}__": partial(_short, compute) for name, compute in (_ARITHMETIC | _COMPARISONS).items()}
+def short_forms() -> dict[tuple[Any, str], partial[Binary]]:
+    """Method of `tl.tensor`, or function of a module -> what makes its short form out of its long one."""
+    comparisons = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
+    made = {f"__{name}__": partial(_short, compute) for name, compute in (_ARITHMETIC | comparisons).items()}
     made |= {f"__r{name}__": partial(_short, lambda a, b, c=compute: c(b, a)) for name, compute in _ARITHMETIC.items()}
     made["__add__"] = partial(_short, operator.add, pointers=True)
-    return made | {f"__{name}__": partial(_short, op, elements=("int1",)) for name, op in _LOGIC.items()}
-
-
-def short_functions() -> dict[str, Callable[[Binary], Binary]]:
-    """The same for functions of `triton.language`."""
-    return {"minimum": partial(_short, np.minimum), "maximum": partial(_short, np.maximum)}
+    for name, compute in (("__and__", operator.and_), ("__or__", operator.or_)):
+        made[name] = partial(_short, compute, elements=("int1",))
+    extremes = {"minimum": partial(_short, np.minimum), "maximum": partial(_short, np.maximum)}
+    functions = {(module, name): short for module in (tl, tl.core) for name, short in extremes.items()}
+    return functions | {(tl.tensor, name): short for name, short in made.items()}
 
 
 def _short(compute: Binary, long_way: Binary, *, elements: tuple[str, ...] = _WHOLE, pointers: bool = False) -> Binary:
@@ -126,7 +119,9 @@ def _short(compute: Binary, long_way: Binary, *, elements: tuple[str, ...] = _WH
 
 
 def _type(value: Any) -> Any:
-    return value.type.name if isinstance(value, tl.tensor) else type(value)
+    """By name, where it is one of Triton's."""
+    ty: Any = value.type if isinstance(value, tl.tensor) else None
+    return type(value) if ty is None else ty.name
 
 
 def _element(value: Any) -> str:
@@ -150,44 +145,40 @@ def _step(value: Any) -> np.uint64 | None:
 Init = Callable[..., None]
 
 
-def tensor_init(slow: Init) -> Init:
-    """`tl.tensor.__init__`, whose `numel` and `shape` are those of the first tensor of the type."""
-    known: dict[str, dict[str, Any]] = {}
+def derived_once(slow: Init, fresh: str, key: Callable[[Any, Any], object]) -> Init:
+    """An `__init__` of two arguments, which gives an object what the first one with that `key` got, and its own attribute
+    `fresh`, the first argument. A `key` of None: nothing is known."""
+    known: dict[object, dict[str, Any]] = {}
 
-    def init(self: Any, handle: Any, type: Any) -> None:
-        derived = known.get(type.name)
-        if derived is None:
-            slow(self, handle, type)
-            known[type.name] = {name: vars(self)[name] for name in ("numel", "shape")}
-        else:
-            self.__dict__.update(derived, handle=handle, type=type, dtype=type.scalar)
+    def init(self: Any, first: Any, second: Any) -> None:
+        kind = key(first, second)
+        derived = known.get(kind)
+        if derived is not None:
+            self.__dict__.update(derived)
+            self.__dict__[fresh] = first
+            return
+        slow(self, first, second)
+        if kind is not None:
+            known[kind] = {name: value for name, value in vars(self).items() if name != fresh}
 
     return init
+
+
+def tensor_init(slow: Init) -> Init:
+    """`tl.tensor.__init__`, of a handle and a type."""
+    return derived_once(slow, "handle", lambda handle, type: type.name)
 
 
 def block_type_init(slow: Init) -> Init:
-    """`tl.block_type.__init__`, whose `shape`, `numel` and `name` are those of the first block like it."""
-    known: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
-
-    def init(self: Any, element_ty: Any, shape: Any) -> None:
-        sizes = _sizes(shape)
-        if sizes is None:
-            return slow(self, element_ty, shape)
-        derived = known.get((element_ty.name, sizes))
-        if derived is None:
-            slow(self, element_ty, shape)
-            known[element_ty.name, sizes] = {name: vars(self)[name] for name in ("shape", "numel", "name")}
-        else:
-            self.__dict__.update(derived, element_ty=element_ty)
-
-    return init
+    """`tl.block_type.__init__`, of the elements' type and a shape."""
+    return derived_once(slow, "element_ty", _kind_of_block)
 
 
-def _sizes(shape: Any) -> tuple[int, ...] | None:
-    """The sizes as numbers; None where Triton is to say what it thinks of them."""
+def _kind_of_block(element: Any, shape: Any) -> tuple[str, tuple[int, ...]] | None:
+    """None where Triton is to say what it thinks of the sizes."""
     if isinstance(shape, tl.tuple):
         shape = shape.values
     if not isinstance(shape, list):
         return None
     sizes = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
-    return sizes if set(map(type, sizes)) == {int} else None
+    return (element.name, sizes) if set(map(type, sizes)) == {int} else None

@@ -49,8 +49,8 @@ class Meetings:
     def __init__(self, machine: Machine, members: tuple[int, ...]) -> None:
         self._machine = machine
         self.members = members
-        self._meetings: list[Meeting] = []
-        self._seen = dict.fromkeys(members, 0)
+        self._open: Meeting | None = None
+        """To which some have come: nobody goes on to the next one before all have."""
         self._within: dict[tuple[int, ...], Meetings] = {}
 
     def within(self, members: tuple[int, ...]) -> Meetings:
@@ -61,11 +61,7 @@ class Meetings:
 
     def meet(self, host: Agent, what: str, value: Any) -> list[Any]:
         """Every rank's value, by rank; returns when all have come."""
-        number = self._seen[host.rank]
-        self._seen[host.rank] += 1
-        if number == len(self._meetings):
-            self._meetings.append(Meeting(what))
-        meeting = self._meetings[number]
+        meeting = self._open or Meeting(what)
         if meeting.what != what:
             other = next(iter(meeting.values))
             raise TilelinkError(
@@ -76,6 +72,7 @@ class Meetings:
         meeting.marks.append(self._machine.observer.mark(host))
         meeting.values[host.rank] = value
         meeting.clock = max(meeting.clock, host.clock)
+        self._open = meeting if len(meeting.values) < len(self.members) else None
         self._machine.scheduler.wake(meeting)
         self._machine.scheduler.block(
             meeting,

@@ -16,7 +16,7 @@ from triton.runtime import interpreter as stock
 from tilelink.device.clocks import READS
 from tilelink.device.fences import MEANING
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Scatter, Span
-from tilelink.runtime.simulated.arithmetic import NARROW, dot, narrow, own, truncate, widen
+from tilelink.runtime.simulated.arithmetic import NARROW, dot, narrow, own, widen
 from tilelink.runtime.simulated.machine import WORD, Machine
 from tilelink.runtime.simulated.memory import Region
 
@@ -110,12 +110,9 @@ class Builder(stock.InterpreterBuilder):
         span = span_of(ptr.data, mask, dtype.itemsize)
         if span is None:
             return agent, dtype, None, None
-        region = self.machine.memory.find(*span.bounds, agent.rank) if isinstance(span, Block) else None
-        if region is None:
-            if isinstance(span, Block):
-                live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
-                span = Scatter(live.reshape(-1), span.itemsize)
-            region = self.machine.reach(agent, span, what)
+        if isinstance(span, Block) and self.machine.memory.find(*span.bounds, agent.rank) is None:
+            span = Scatter(span.addresses, span.itemsize)
+        region = self.machine.reach(agent, span, what)
         self.machine.charge(agent, region, span.nbytes)
         return agent, dtype, span, region
 
@@ -241,7 +238,7 @@ class Builder(stock.InterpreterBuilder):
             raise machine.refusal("an atomic on bfloat16", "accumulate in float32")
         size = stock._get_np_dtype(ty).itemsize
         live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
-        span = Scatter(live.reshape(-1), size)
+        span = Scatter(live.reshape(-1).view(np.int64), size)
         region = machine.reach(agent, span, "changes") if live.size else None
         if live.size:
             machine.stores.settle(agent, *span.bounds)
@@ -329,7 +326,7 @@ class Builder(stock.InterpreterBuilder):
             if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
                 kinds = f"{src.dtype.scalar} to {dst_type.scalar}"
                 raise self.machine.refusal(f"rounding {kinds} towards zero", "round to nearest even")
-            return Handle(truncate(src.data), tl.bfloat16)
+            return Handle((own(src.data).view(np.uint32) >> np.uint32(16)).astype(np.uint16), tl.bfloat16)
         return self.cast_impl(src, dst_type)
 
     def unary_op(self, arg: Handle, op: Any) -> Handle:
@@ -395,7 +392,7 @@ def span_of(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Sp
         inside = _rectangle(mask)
         if inside is None:
             live = addresses[mask]
-            return Scatter(live, itemsize) if live.size else None
+            return Scatter(live.view(np.int64), itemsize) if live.size else None
         addresses = addresses[inside]
     if addresses.size == 1:
         return Block(int(addresses.item()), addresses.shape, (0,) * addresses.ndim, itemsize)
@@ -406,7 +403,7 @@ def span_of(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Sp
         grid = grid + run.reshape([-1 if a == axis else 1 for a in range(addresses.ndim)])
     if np.array_equal(grid.view(np.uint64), addresses):
         return Block(int(addresses.flat[0]), addresses.shape, strides, itemsize)
-    return Scatter(addresses.reshape(-1), itemsize)
+    return Scatter(addresses.reshape(-1).view(np.int64), itemsize)
 
 
 def _rectangle(mask: np.ndarray) -> tuple[slice, ...] | None:

@@ -24,13 +24,7 @@ from triton.runtime.jit import JITFunction
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.simulated.agents import Span, Target
-from tilelink.runtime.simulated.arithmetic import (
-    NARROW,
-    block_type_init,
-    short_functions,
-    short_methods,
-    tensor_init,
-)
+from tilelink.runtime.simulated.arithmetic import NARROW, block_type_init, short_forms, tensor_init
 from tilelink.runtime.simulated.builder import Builder, span_of
 from tilelink.runtime.simulated.machine import NUMBER, Machine
 
@@ -138,10 +132,8 @@ class Interpreter:
             given = signature.bind(*args, **kwargs).arguments
             address, target = int(given["flag"].handle.data.item()), _integer(given["value"])
             compare, sign = (operator.eq, "=") if _integer(given["cmp"]) == _CMP_EQ else (operator.ge, ">=")
-            self.machine.begin_wait(Target(address, lambda value: compare(value, target), sign, target))
-            result = fn(*args, **kwargs)
-            self.machine.end_wait()
-            return result
+            with self.machine.waiting(Target(address, lambda value: compare(value, target), sign, target)):
+                return fn(*args, **kwargs)
 
         return wait
 
@@ -173,9 +165,8 @@ class Interpreter:
             def holds(word: int) -> bool:
                 return (word >> 32) & NUMBER == wanted
 
-            machine.begin_wait(Target(span.bounds[0], holds, "of call", wanted))
-            result = fn(words, number, mask, *rest)
-            machine.end_wait()
+            with machine.waiting(Target(span.bounds[0], holds, "of call", wanted)):
+                result = fn(words, number, mask, *rest)
             machine.observer.look(machine.scheduler.running(), span)
             return result
 
@@ -216,11 +207,8 @@ class Interpreter:
         stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_builder, scope)
         # Stock's `int(array)` needs a 0-dimensional array since numpy 2.4.
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
-        for name, short in short_methods().items():
-            scope.set_attr(tl.tensor, name, short(getattr(tl.tensor, name)))
-        for name, short in short_functions().items():
-            for module in (tl, tl.core):
-                scope.set_attr(module, name, short(getattr(module, name)))
+        for (owner, name), short in short_forms().items():
+            scope.set_attr(owner, name, short(getattr(owner, name)))
         scope.set_attr(tl.tensor, "__init__", tensor_init(tl.tensor.__init__))
         scope.set_attr(tl.block_type, "__init__", block_type_init(tl.block_type.__init__))
         for name in ("reduce", "associative_scan"):
@@ -228,7 +216,9 @@ class Interpreter:
             scope.set_attr(tl, name, combine)
             scope.set_attr(tl.core, name, combine)
         # Stock builds a table of types at every call, a tenth of a run.
-        scope.set_attr(stock, "_get_np_dtype", _by_name(stock._get_np_dtype))
+        slow, known = stock._get_np_dtype, dict[str, Any]()  # by name: not every Triton type can be hashed
+        by_name = lambda ty: known[ty.name] if ty.name in known else known.setdefault(ty.name, slow(ty))  # noqa: E731
+        scope.set_attr(stock, "_get_np_dtype", by_name)
 
         def call(jit: JITFunction, *args: Any, **kwargs: Any) -> Any:
             return self.function(jit)(*args, **kwargs)
@@ -260,18 +250,6 @@ def _live_words(words: Any, mask: Any) -> Span | None:
     pointers = words.handle.data
     live = np.broadcast_to(mask.handle.data, pointers.shape) if isinstance(mask, tl.tensor) else None
     return span_of(pointers, live, pointers.dtype.itemsize)
-
-
-def _by_name(slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`slow`, remembered by the type's name: not every Triton type can be hashed."""
-    known: dict[str, Any] = {}
-
-    def find(ty: Any) -> Any:
-        if ty.name not in known:
-            known[ty.name] = slow(ty)
-        return known[ty.name]
-
-    return find
 
 
 def _integer(value: Any) -> int:

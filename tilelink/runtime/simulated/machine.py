@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
@@ -129,19 +130,9 @@ NUMBER = (1 << 32) - 1
 """The bits of a flag's upper half, where the number is, and of its lower half."""
 
 
-def addresses(span: Span) -> np.ndarray:
-    """Of every flag, in one row."""
-    if not isinstance(span, Block):
-        return span.addresses.astype(np.int64)
-    found = np.array(span.address, dtype=np.int64)
-    for size, stride in zip(span.shape, span.strides, strict=True):
-        found = found[..., None] + np.arange(size, dtype=np.int64) * stride
-    return found.reshape(-1)
-
-
 def contents(span: Span, region: Region, of: np.ndarray | None = None) -> np.ndarray:
     """What the flags hold now; or what something holds `of` each flag of the region."""
-    return (region.data.view(np.int64) if of is None else of)[(addresses(span) - region.start) // WORD]
+    return (region.data.view(np.int64) if of is None else of)[(span.addresses - region.start) // WORD]
 
 
 SMALL_COPY = 64 * WORD
@@ -226,7 +217,7 @@ class Machine:
     def look(self, span: Span) -> None:
         """The running agent is about to load flags that others store."""
         agent = self.scheduler.running()
-        region = self.reach(agent, Scatter(addresses(span), span.itemsize), "reads")
+        region = self.reach(agent, Scatter(span.addresses, span.itemsize), "reads")
         seen = lambda: contents(span, region).tobytes()  # noqa: E731
         self._poll(agent, span.bounds, seen, lambda: self._expected(agent, span, region))
         if region.times is not None:
@@ -250,7 +241,7 @@ class Machine:
         assert agent.target is not None
         words, condition = contents(span, region), agent.target.condition
         missing = next(k for k, word in enumerate(words.tolist()) if not condition(word))
-        name, number = self.name_of(agent, int(addresses(span)[missing])), (int(words[missing]) >> 32) & NUMBER
+        name, number = self.name_of(agent, int(span.addresses[missing])), (int(words[missing]) >> 32) & NUMBER
         return f"{name} is of call {number}, waits until it is {agent.target.text}"
 
     def stored(self, span: Span, region: Region) -> None:
@@ -259,20 +250,18 @@ class Machine:
         if region.times is None:
             region.times = np.zeros(len(region.data) // WORD)
         seen = agent.clock + self.costs.flight(region.home != agent.rank)
-        region.times[(addresses(span) - region.start) // WORD] = seen
+        region.times[(span.addresses - region.start) // WORD] = seen
         self.scheduler.wake_range(*span.bounds)
 
-    def begin_wait(self, target: Target) -> None:
-        """A wait function has begun: the condition of `target` will be polled on its flag."""
+    @contextmanager
+    def waiting(self, target: Target) -> Iterator[None]:
+        """A wait function runs: the condition of `target` is polled on its flag."""
         agent = self.scheduler.running()
+        text = f"{self.name_of(agent, target.address)} {target.text}" if self.recorder is not None else ""
         agent.polled = None
         agent.target = target
-        self.record("wait", agent.clock, detail=f"{self.name_of(agent, target.address)} {target.text}")
-
-    def end_wait(self) -> None:
-        agent = self.scheduler.running()
-        target = agent.target
-        assert target is not None
+        self.record("wait", agent.clock, detail=text)
+        yield
         if self.limit is not None:
             region = self.memory.find(target.address, target.address + WORD)
             self.gave_up |= region is not None and not target.condition(region.word(target.address))
@@ -280,7 +269,7 @@ class Machine:
         agent.clock = max(agent.clock, self.flags.satisfied(target.address, target.condition))
         agent.target = None
         self.observer.waited(agent, target)
-        self.record("resume", agent.clock, detail=f"{self.name_of(agent, target.address)} {target.text}")
+        self.record("resume", agent.clock, detail=text)
 
     def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:
         """The running agent has written a flag. `joins`: it has also acquired what earlier writers released."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Literal
 
 import triton.language as tl
@@ -382,31 +382,29 @@ class StandstillError(TilelinkError):
 
 def waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
     """Where an agent waits; `codes` are those of all Triton functions that ever ran."""
-    awaits = agent.awaits() if agent.awaits is not None else "could run"
+    launch, inside = agent.launch, list[FrameType]()
     frame = agent.coroutine.gr_frame if agent.coroutine is not None else None
-    if agent.launch is None:
-        # The line of the user's program that called into the backend.
-        while frame is not None and any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
-            frame = frame.f_back
-        file, line = (
-            (frame.f_code.co_filename, frame.f_lineno) if frame is not None and agent.stream is None else ("", 0)
-        )
-        loc = whole_line(file, line) if line else None
-        return Waiting(agent.rank, agent.name, None, "", file, line, (), awaits, (), loc)
-    inside = list(frames(frame, codes))
-    place = next((f for f in inside if f.f_code.co_filename == agent.launch.file), None)
-    scalars = () if place is None else ((name, _integer(value)) for name, value in place.f_locals.items())
+    if launch is not None:
+        inside = list(frames(frame, codes))
+        frame = next((f for f in inside if f.f_code.co_filename == launch.file), None)
+    elif agent.stream is not None:
+        frame = None
+    # The line of the user's program that called into the backend.
+    while launch is None and frame is not None and any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
+        frame = frame.f_back
+    file, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+    scalars = {n: _integer(v) for n, v in frame.f_locals.items()} if launch is not None and frame is not None else {}
     return Waiting(
         rank=agent.rank,
         agent=agent.name,
         worker=agent.worker,
-        kernel=agent.launch.kernel,
-        file=agent.launch.file,
-        line=place.f_lineno if place is not None else 0,
+        kernel=launch.kernel if launch is not None else "",
+        file=launch.file if launch is not None else file,
+        line=line,
         helpers=tuple(f.f_code.co_name for f in reversed(inside[:-1])),
-        awaits=awaits,
-        values=tuple((name, value) for name, value in scalars if value is not None),
-        loc=agent.launch.location(place.f_lineno) if place is not None else None,
+        awaits=agent.awaits() if agent.awaits is not None else "could run",
+        values=tuple((name, value) for name, value in scalars.items() if value is not None),
+        loc=launch.location(line) if launch is not None else whole_line(file, line) if line else None,
     )
 
 

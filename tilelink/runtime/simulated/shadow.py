@@ -67,7 +67,7 @@ class Shadow:
             offset, *steps = (at // self.grain * NUMBER.itemsize for at in (span.address - self.start, *strides))
             every = (*shape, length // self.grain), NUMBER, self.numbers, offset, (*steps, NUMBER.itemsize)
             return Cells(np.ndarray(*every), None, self.numbers)
-        offsets = span.addresses.astype(np.int64) - self.start
+        offsets = span.addresses - self.start
         self._refine(math.gcd(self.grain, span.itemsize))
         if (offsets % self.grain).any():
             self._refine(1)

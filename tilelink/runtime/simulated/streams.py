@@ -127,7 +127,7 @@ class SimulatedStream:
         file, lines = inspect.getsourcefile(kernel.fn) or "", kernel.fn.__globals__.get(LINES, ())
         tensors = _tensors(args)
         named = tuple(Argument(name, *extent(t), t.element_size()) for name, t in tensors if t.numel())
-        launch = Launch(kernel.fn.__name__, file, self._index, workers, named, lines)
+        launch = Launch(kernel.fn.__name__, file, workers, named, lines)
         self.push(lambda: self._run_kernel(kernel, launch, tensors, given))
 
     def _run_kernel(
