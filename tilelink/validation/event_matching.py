@@ -11,7 +11,7 @@ import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.ir.lowered import Lowered
-from tilelink.runtime.simulated.machine import NUMBER
+from tilelink.runtime.simulated.agents import NUMBER
 from tilelink.validation.events import Event, Said
 
 Array: TypeAlias = Any

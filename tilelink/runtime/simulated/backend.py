@@ -18,10 +18,9 @@ from tilelink.runtime.backend import Backend, Call, Step, Work, plain_step
 from tilelink.runtime.grid import suffix
 from tilelink.runtime.memory import Arenas, SymmetricBlock
 from tilelink.runtime.refusals import no_such_group, not_in_group
-from tilelink.runtime.simulated.agents import Agent
+from tilelink.runtime.simulated.agents import Agent, Region, StoreBuffer
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
-from tilelink.runtime.simulated.memory import Region, StoreBuffer
 from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream, poison
 

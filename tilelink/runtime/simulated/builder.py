@@ -15,10 +15,57 @@ from triton.runtime import interpreter as stock
 
 from tilelink.device.clocks import READS
 from tilelink.device.fences import MEANING
-from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Scatter, Span
-from tilelink.runtime.simulated.arithmetic import NARROW, dot, narrow, own, widen
+from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Region, Scatter, Span
 from tilelink.runtime.simulated.machine import WORD, Machine
-from tilelink.runtime.simulated.memory import Region
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Floating point types that numpy has not: bfloat16 and the 8-bit ones, kept as bits between operations.
+#
+# Triton's own interpreter multiplies the bits, truncates, and loses carries; here every conversion is torch's.
+
+NARROW = {
+    "bf16": torch.bfloat16,
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e4b8": torch.float8_e4m3fnuz,
+    "fp8e5": torch.float8_e5m2,
+    "fp8e5b16": torch.float8_e5m2fnuz,
+}
+"""Triton's name of a type whose values are kept as bits -> torch's type."""
+
+
+def widen(bits: np.ndarray, name: str) -> np.ndarray:
+    """Values of Triton type `name` in a type that numpy computes with: bits become float32, the rest stays."""
+    if name == "bf16":
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if name not in NARROW:
+        return bits
+    return torch.from_numpy(_own(bits)).view(NARROW[name]).float().numpy()
+
+
+def narrow(values: np.ndarray, name: str) -> np.ndarray:
+    """Round to nearest even, and return the bits. 8-bit types saturate, as NVIDIA's conversions do."""
+    ty = NARROW[name]
+    wide = torch.from_numpy(_own(values.astype(np.float32, copy=False)))
+    if name == "bf16":
+        return wide.to(ty).view(torch.int16).numpy().view(np.uint16)
+    top = torch.finfo(ty).max
+    return wide.clamp(-top, top).to(ty).view(torch.uint8).numpy()
+
+
+def dot(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
+    """The matrix product in `out`; products of integers are exact (they go through float64's BLAS)."""
+    wide = np.float64 if np.issubdtype(out, np.integer) or out == np.float64 else np.float32
+    return np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False)).astype(out, copy=False)
+
+
+def _own(values: np.ndarray) -> np.ndarray:
+    """Contiguous and writable: torch warns about views it may not write to."""
+    own = np.ascontiguousarray(values)
+    return own if own.flags.writeable else own.copy()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The builder.
 
 Handle = stock.TensorHandle
 _NATIVE = stock.InterpreterBuilder.ir_sem_to_interpreter_sem
@@ -326,7 +373,7 @@ class Builder(stock.InterpreterBuilder):
             if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
                 kinds = f"{src.dtype.scalar} to {dst_type.scalar}"
                 raise self.machine.refusal(f"rounding {kinds} towards zero", "round to nearest even")
-            return Handle((own(src.data).view(np.uint32) >> np.uint32(16)).astype(np.uint16), tl.bfloat16)
+            return Handle((_own(src.data).view(np.uint32) >> np.uint32(16)).astype(np.uint16), tl.bfloat16)
         return self.cast_impl(src, dst_type)
 
     def unary_op(self, arg: Handle, op: Any) -> Handle:
@@ -352,7 +399,7 @@ class Builder(stock.InterpreterBuilder):
         return Handle(made if made.dtype == np.bool_ else narrow(made, ty.name), ty)
 
     def create_erf(self, arg: Handle) -> Handle:
-        return Handle(torch.erf(torch.from_numpy(own(arg.data))).numpy(), arg.dtype.scalar)
+        return Handle(torch.erf(torch.from_numpy(_own(arg.data))).numpy(), arg.dtype.scalar)
 
     def create_dot(self, a: Handle, b: Handle, d: Handle, *precision: Any) -> Handle:
         agent = self.scheduler.running()

@@ -1,4 +1,4 @@
-"""Runs Triton functions in Triton's own interpreter: with the three modules of builder methods, all that depends on its version.
+"""Runs Triton functions in Triton's own interpreter: with its builder, which is a module of its own, all that depends on its version.
 
 The emitted file is not changed, not imported a second time and not compiled: while a run lasts, calling a `triton.jit`
 function executes its source with the interpreter's language, and the builder's memory operations go to the machine.
@@ -23,10 +23,9 @@ from triton.runtime.jit import JITFunction
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Descriptor
-from tilelink.runtime.simulated.agents import Span, Target
-from tilelink.runtime.simulated.arithmetic import NARROW, block_type_init, short_forms, tensor_init
-from tilelink.runtime.simulated.builder import Builder, span_of
-from tilelink.runtime.simulated.machine import NUMBER, Machine
+from tilelink.runtime.simulated.agents import NUMBER, Span, Target
+from tilelink.runtime.simulated.builder import NARROW, Builder, span_of
+from tilelink.runtime.simulated.machine import Machine
 
 _CMP_EQ = 0
 _running = Lock()
@@ -131,8 +130,7 @@ class Interpreter:
         def wait(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
             address, target = int(given["flag"].handle.data.item()), _integer(given["value"])
-            compare, sign = (operator.eq, "=") if _integer(given["cmp"]) == _CMP_EQ else (operator.ge, ">=")
-            with self.machine.waiting(Target(address, lambda value: compare(value, target), sign, target)):
+            with self.machine.waiting(Target(address, "=" if _integer(given["cmp"]) == _CMP_EQ else ">=", target)):
                 return fn(*args, **kwargs)
 
         return wait
@@ -161,11 +159,7 @@ class Interpreter:
             span, machine, wanted = _live_words(words, mask), self.machine, _integer(number) & NUMBER
             if span is None:
                 return fn(words, number, mask, *rest)
-
-            def holds(word: int) -> bool:
-                return (word >> 32) & NUMBER == wanted
-
-            with machine.waiting(Target(span.bounds[0], holds, "of call", wanted)):
+            with machine.waiting(Target(span.bounds[0], "of call", wanted)):
                 result = fn(words, number, mask, *rest)
             machine.observer.look(machine.scheduler.running(), span)
             return result
@@ -273,3 +267,129 @@ def _wide(combine: Callable[..., Any]) -> Callable[..., Any]:
         return back if many else back[0]
 
     return run
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A short way for arithmetic on integers and pointers, single ones and blocks: most of what a kernel does between its dots.
+#
+# Triton's semantics take 20 to 100 microseconds to add two indices, most of it to find the type of the result. That depends on
+# nothing but the types of the two sides: where these are signed integers or truth values, or the left one is a pointer, it is
+# looked up once. Everything else goes the long way.
+
+Binary = Callable[..., Any]
+
+_WHOLE = ("int32", "int64")
+_SMALL = range(-(1 << 31), 1 << 31)
+_ARITHMETIC: dict[str, Binary] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": lambda a, b: (a - np.fmod(a, b)) // b,  # towards zero, as on a GPU
+    "mod": np.fmod,
+}
+
+
+def short_forms() -> dict[tuple[Any, str], partial[Binary]]:
+    """Method of `tl.tensor`, or function of a module -> what makes its short form out of its long one."""
+    comparisons = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
+    made = {f"__{name}__": partial(_short, compute) for name, compute in (_ARITHMETIC | comparisons).items()}
+    made |= {f"__r{name}__": partial(_short, lambda a, b, c=compute: c(b, a)) for name, compute in _ARITHMETIC.items()}
+    made["__add__"] = partial(_short, operator.add, pointers=True)
+    for name, compute in (("__and__", operator.and_), ("__or__", operator.or_)):
+        made[name] = partial(_short, compute, elements=("int1",))
+    extremes = {"minimum": partial(_short, np.minimum), "maximum": partial(_short, np.maximum)}
+    functions = {(module, name): short for module in (tl, tl.core) for name, short in extremes.items()}
+    return functions | {(tl.tensor, name): short for name, short in made.items()}
+
+
+def _short(compute: Binary, long_way: Binary, *, elements: tuple[str, ...] = _WHOLE, pointers: bool = False) -> Binary:
+    """`compute`, once the long way has shown which type the result has for two sides of these types.
+
+    `elements`: of both sides, where a small number may be on the right of whole ones. `pointers`: they may be on the left.
+    """
+    known: dict[tuple[Any, Any], tuple[Any, np.uint64 | None]] = {}
+
+    def short_way(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+        key = _type(left), _type(right)
+        found = known.get(key)
+        if found is None or (key[1] is int and right not in _SMALL):
+            made = long_way(left, right, *args, **kwargs)
+            step = _step(left) if pointers else None
+            small = elements is _WHOLE and key[1] is int and right in _SMALL
+            if (step or _element(left) in elements) and (small or _element(right) in elements):
+                known[key] = made.type, step
+            return made
+        ty, step = found
+        data = left.handle.data
+        other = np.array([right]).astype(data.dtype) if key[1] is int else right.handle.data
+        if step is not None:
+            other = other.astype(np.uint64) * step
+        return tl.tensor(stock.TensorHandle(compute(data, other), ty.scalar), ty)
+
+    return short_way
+
+
+def _type(value: Any) -> Any:
+    """By name, where it is one of Triton's."""
+    ty: Any = value.type if isinstance(value, tl.tensor) else None
+    return type(value) if ty is None else ty.name
+
+
+def _element(value: Any) -> str:
+    """The name of the elements' type; empty for what is no tensor."""
+    ty: Any = value.dtype if isinstance(value, tl.tensor) else None
+    return "" if ty is None else ty.name
+
+
+def _step(value: Any) -> np.uint64 | None:
+    """Bytes from what a pointer points to to what follows it; None for what is no pointer."""
+    ty: Any = value.dtype
+    return np.uint64(max(1, ty.element_ty.primitive_bitwidth // 8)) if isinstance(ty, tl.pointer_type) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What Triton derives from a shape, derived once: it is most of what making a tensor costs in the interpreter.
+#
+# Each tensor gets its shape as a tuple of constants with types, and each block type checks its shape and writes its name.
+# Both depend on the shape and on the elements' type alone, and nobody changes them.
+
+Init = Callable[..., None]
+
+
+def derived_once(slow: Init, fresh: str, key: Callable[[Any, Any], object]) -> Init:
+    """An `__init__` of two arguments, which gives an object what the first one with that `key` got, and its own attribute
+    `fresh`, the first argument. A `key` of None: nothing is known."""
+    known: dict[object, dict[str, Any]] = {}
+
+    def init(self: Any, first: Any, second: Any) -> None:
+        kind = key(first, second)
+        derived = known.get(kind)
+        if derived is not None:
+            self.__dict__.update(derived)
+            self.__dict__[fresh] = first
+            return
+        slow(self, first, second)
+        if kind is not None:
+            known[kind] = {name: value for name, value in vars(self).items() if name != fresh}
+
+    return init
+
+
+def tensor_init(slow: Init) -> Init:
+    """`tl.tensor.__init__`, of a handle and a type."""
+    return derived_once(slow, "handle", lambda handle, type: type.name)
+
+
+def block_type_init(slow: Init) -> Init:
+    """`tl.block_type.__init__`, of the elements' type and a shape."""
+    return derived_once(slow, "element_ty", _kind_of_block)
+
+
+def _kind_of_block(element: Any, shape: Any) -> tuple[str, tuple[int, ...]] | None:
+    """None where Triton is to say what it thinks of the sizes."""
+    if isinstance(shape, tl.tuple):
+        shape = shape.values
+    if not isinstance(shape, list):
+        return None
+    sizes = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
+    return (element.name, sizes) if set(map(type, sizes)) == {int} else None

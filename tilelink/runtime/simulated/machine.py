@@ -17,18 +17,23 @@ from tilelink import cost
 from tilelink.errors import TilelinkError, whole_line
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.simulated.agents import (
+    NUMBER,
     Agent,
     Argument,
     Atomic,
     Block,
+    Histories,
+    MemoryMap,
     Proxy,
+    Region,
     Scatter,
     Span,
+    StoreBuffer,
     Target,
+    block_of,
     frames,
     named,
 )
-from tilelink.runtime.simulated.memory import Histories, MemoryMap, Region, StoreBuffer, block_of
 from tilelink.runtime.simulated.scheduler import Scheduler, StandstillError, Turns, waiting
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,13 +126,6 @@ class Recorder:
 
 WORD = 8
 """Bytes."""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Flags that hold the number of a call beside their data: what they hold, and when, in simulated time, they came.
-
-NUMBER = (1 << 32) - 1
-"""The bits of a flag's upper half, where the number is, and of its lower half."""
 
 
 def contents(span: Span, region: Region, of: np.ndarray | None = None) -> np.ndarray:

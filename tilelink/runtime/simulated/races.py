@@ -10,9 +10,8 @@ from typing import Literal
 import numpy as np
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
+from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Proxy, Span
 from tilelink.runtime.simulated.machine import WORD, Machine, Observer
-from tilelink.runtime.simulated.memory import Histories
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
 Missing = Literal["signal", "release", "acquire", "scope", "count", "barrier", "proxy fence", "bulk store wait"]
