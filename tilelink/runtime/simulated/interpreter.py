@@ -1,4 +1,4 @@
-"""Runs Triton functions in Triton's own interpreter: with its builder, which is a module of its own, all that depends on its version.
+"""Runs Triton functions in Triton's own interpreter: with `builder`, all that depends on its version.
 
 The emitted file is not changed, not imported a second time and not compiled: while a run lasts, calling a `triton.jit`
 function executes its source with the interpreter's language, and the builder's memory operations go to the machine.
@@ -119,7 +119,7 @@ class Interpreter:
                     names[name] = partial(value, _semantic=stock.interpreter_semantic)
                 elif isinstance(value, ModuleType) and value.__name__.startswith("triton.language.extra"):
                     # Builtins besides the language itself, such as libdevice.
-                    stock._patch_builtin(value, stock.interpreter_builder, self._scope)
+                    stock._patch_builtin(value, stock.interpreter_semantic.builder, self._scope)
             self._names[id(fn.__globals__)] = names
         return names
 
@@ -192,13 +192,13 @@ class Interpreter:
     def _patch_language(self) -> None:
         scope = self._scope
         for module in (tl, tl.core):
-            stock._patch_builtin(module, stock.interpreter_builder, scope)
+            stock._patch_builtin(module, stock.interpreter_semantic.builder, scope)
             stock._patch_lang_core(module, scope)
             scope.set_attr(module, "multiple_of", self._multiple_of)
-        stock._patch_builtin(tl.math, stock.interpreter_builder, scope)
-        stock._patch_builtin(tl.tensor, stock.interpreter_builder, scope)
+        stock._patch_builtin(tl.math, stock.interpreter_semantic.builder, scope)
+        stock._patch_builtin(tl.tensor, stock.interpreter_semantic.builder, scope)
         stock._patch_lang_tensor(tl.tensor, scope)
-        stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_builder, scope)
+        stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_semantic.builder, scope)
         # Stock's `int(array)` needs a 0-dimensional array since numpy 2.4.
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
         for (owner, name), short in short_forms().items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -155,9 +155,7 @@ class Clocks:
 
     def _add(self) -> int:
         if self._count == len(self.rows):
-            grown = np.zeros((2 * self._count, 2 * self._count), dtype=np.int32)
-            grown[: self._count, : self._count] = self.rows
-            self.rows = grown
+            self.rows = np.pad(self.rows, (0, self._count))
         row = self._count
         self._count += 1
         self.rows[row, row] = 1
@@ -168,11 +166,8 @@ def union(known: np.ndarray | None, more: np.ndarray) -> np.ndarray:
     """Both together; neither is changed."""
     if known is None:
         return more
-    if len(known) > len(more):
-        known, more = more, known
-    made = more.copy()
-    np.maximum(made[: len(known)], known, out=made[: len(known)])
-    return made
+    short, long = sorted((known, more), key=len)
+    return np.maximum(long, np.pad(short, (0, len(long) - len(short))))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -247,12 +242,11 @@ class Entry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """Of some bytes: the access that wrote them last, and those that have read them since, by strand."""
+class State(NamedTuple):
+    """Of some bytes: the access that wrote them last, and those that have read them since, each with its strand."""
 
     writer: int
-    readers: dict[int, int]
+    readers: tuple[tuple[int, int], ...] = ()
 
 
 NOBODY = Entry(Agent(-1), Strands(0, 0, 0), 0, 0, "load", "threads", "", 0, 0, [])
@@ -263,34 +257,28 @@ class AccessLog:
     """Accesses by number, from 1. States by number, 0 is that of untouched bytes."""
 
     entries: list[Entry] = field(default_factory=lambda: [NOBODY])
-    states: list[State] = field(default_factory=lambda: [State(0, {})])
+    states: list[State] = field(default_factory=lambda: [State(0)])
     atomics: dict[Strands, deque[tuple[int, Atomic]]] = field(default_factory=dict)
     known: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
     """What was known by who stored words of 64 bits, by access."""
     alike: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _numbers: dict[State, int] = field(default_factory=lambda: {State(0): 0})
     _after: dict[tuple[int, int], int] = field(default_factory=dict)
-    _written: dict[int, int] = field(default_factory=dict)
 
-    def after_write(self, number: int) -> int:
-        """The state of bytes that access `number` has written."""
-        if number not in self._written:
-            self._written[number] = self._add_state(State(number, {}))
-        return self._written[number]
+    def number(self, state: State) -> int:
+        found = self._numbers.setdefault(state, len(self.states))
+        if found == len(self.states):
+            self.states.append(state)
+        return found
 
     def after_read(self, state: int, number: int, known: np.ndarray) -> int:
         """The state after a further read. Readers that the new one knows are left out: who comes after it, comes after them."""
         after = self._after.get((state, number))
         if after is None:
-            before = self.states[state]
-            readers = {w: r for w, r in before.readers.items() if known[w] < self.entries[r].clock}
-            readers[self.entries[number].row] = number
-            after = state if readers == before.readers else self._add_state(State(before.writer, readers))
-            self._after[state, number] = after
+            before, row = self.states[state], self.entries[number].row
+            others = ((w, r) for w, r in before.readers if w != row and known[w] < self.entries[r].clock)
+            after = self._after[state, number] = self.number(State(before.writer, (*others, (row, number))))
         return after
-
-    def _add_state(self, state: State) -> int:
-        self.states.append(state)
-        return len(self.states) - 1
 
     # --------------------------------------------------------------------------------------------------------- the report
     def missing(self, earlier: int, later: int, clocks: Clocks) -> Missing:
@@ -481,9 +469,9 @@ class RaceDetector(Observer):
             known = log.states[state]
             if known.writer:
                 self._check(known.writer, me, number)
-            for reader in known.readers.values():
+            for _, reader in known.readers:
                 self._check(reader, me, number)
-        cells.fill(log.after_write(number))
+        cells.fill(log.number(State(number)))
 
     def _check(self, earlier: int, me: int, number: int) -> None:
         before, now = self._log.entries[earlier], self._log.entries[number]
