@@ -15,7 +15,7 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
-from tilelink.runtime.nvshmem.backend import Gap, Pool, PoolHeap, RemoteRanges, first_fit
+from tilelink.runtime.nvshmem.backend import Pool, PoolHeap, RemoteRanges, Span, first_fit
 from tilelink.runtime.peer import SymmetricBlock
 
 HERE = Path(__file__).parent
@@ -43,29 +43,28 @@ def pool(size: int = 1 << 20, pes: int = 4) -> Pool:
 
 def test_pieces_are_free_again() -> None:
     mine = pool(1 << 12)
-    mine.take(512, 1024)
-    mine.take(0, 512)
-    mine.take(2048, 4096)
-    assert mine.gaps == [(1024, 2048)]
-    mine.give(0, 512)
-    assert mine.gaps == [(0, 512), (1024, 2048)]
-    mine.give(512, 1024)
-    assert mine.gaps == [(0, 2048)]
-    mine.give(2048, 4096)
-    assert mine.gaps == [(0, 4096)]
+    heap = PoolHeap(mine, [0, 2], lambda value: [value], RemoteRanges())
+    blocks = [heap.allocate(512) for _ in range(3)]
+    assert mine.used == {(0, 512), (512, 1024), (1024, 1536)}
+    blocks[1].release()
+    assert mine.used == {(0, 512), (1024, 1536)}
+    assert heap.allocate(1).bases == (1512, 3512)
+    assert heap.allocate(1024).bases == (2536, 4536)
 
 
 def test_a_piece_is_free_on_every_member() -> None:
-    assert first_fit([[(0, 100)], [(50, 200)]], 50) == 50
-    assert first_fit([[(0, 100)], [(50, 200)]], 51) is None
-    assert first_fit([[(0, 10), (40, 100)], [(0, 60)], [(5, 70)]], 20) == 40
+    assert first_fit([(100, 200), (0, 50)], 50, 200) == 50
+    assert first_fit([(100, 200), (0, 50)], 51, 200) is None
+    assert first_fit([(10, 40), (60, 100), (0, 5), (70, 100)], 20, 100) == 40
+    assert first_fit([], 100, 100) == 0
+    assert first_fit([], 101, 100) is None
 
 
 def test_overlapping_groups_never_share_a_byte() -> None:
     """Pieces come and go in four ranks' accounts; a group's pieces lie at one place on all its members."""
     chance, pools = random.Random(5), [pool() for _ in range(4)]
     held: list[tuple[list[int], list[SymmetricBlock], int]] = []
-    in_use: dict[int, list[Gap]] = {pe: [] for pe in range(4)}
+    in_use: dict[int, list[Span]] = {pe: [] for pe in range(4)}
     for _ in range(300):
         if held and chance.random() < 0.45:
             members, blocks, at = held.pop(chance.randrange(len(held)))
@@ -74,10 +73,10 @@ def test_overlapping_groups_never_share_a_byte() -> None:
                 in_use[pe].remove((at, at + block.local.numel()))
             continue
         members = sorted(chance.sample(range(4), chance.randint(1, 3)))
-        gaps = [list(pools[pe].gaps) for pe in members]
-        heaps = [PoolHeap(pools[pe], members, lambda _, gaps=gaps: gaps, RemoteRanges()) for pe in members]
+        used = [set(pools[pe].used) for pe in members]
+        heaps = [PoolHeap(pools[pe], members, lambda _, used=used: used, RemoteRanges()) for pe in members]
         nbytes = chance.randint(1, 60_000)
-        if first_fit(gaps, -(-nbytes // 512) * 512) is None:
+        if first_fit(set[Span]().union(*used), -(-nbytes // 512) * 512, 1 << 20) is None:
             continue
         blocks = [heap.allocate(nbytes) for heap in heaps]
         starts = {b.local.data_ptr() - pools[pe].block.local.data_ptr() for pe, b in zip(members, blocks, strict=True)}

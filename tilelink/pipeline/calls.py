@@ -63,10 +63,6 @@ def on_ranks(tensors: Sequence[Any], group: Any, session: Session | None, run: C
     return spread(lambda *mine: run(mine, require()), lists)[0]
 
 
-def _tuple(values: Any) -> tuple[Any, ...]:
-    return values if isinstance(values, tuple) else (values,)
-
-
 class Calls:
     """How an operator with its schedule is called."""
 
@@ -90,7 +86,7 @@ class Calls:
             session = session.of(group)
         vigil = session.vigil
         vigil.begin()
-        outs = () if out is None else _tuple(out)
+        outs = () if out is None else out if isinstance(out, tuple) else (out,)
         of = [facts(t, session) for t in tensors]
         if outs:
             of += [facts(t, session) for t in outs]

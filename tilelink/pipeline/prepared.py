@@ -17,7 +17,8 @@ from tilelink.pipeline.arguments import Bound, bind, check_devices, check_result
 from tilelink.pipeline.compiled import Compiled, refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
-from tilelink.runtime.aliasing import Written
+from tilelink.runtime.aliasing import Written, span
+from tilelink.runtime.aliasing import stored as arguments_stored
 from tilelink.runtime.backend import Call
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.call import Slot, prepare, results_on
@@ -79,7 +80,7 @@ class Prepared:
         if traced:
             made = made.traced(vigil.checks)
         nbytes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in results]
-        self._written = Written.of(self.plan, tensors, nbytes)
+        self._written = Written.of(operator.name, operator.loc, tensors, nbytes, arguments_stored(self.plan))
         self._agree(tensors, outs, given, self.said, refused(self.plan))
         self.loaded = made.on(backend.rank)
         self.workspace: Workspace = workspace(operator, session, found, self.plan)
@@ -106,7 +107,11 @@ class Prepared:
         wrong: TilelinkError | None = None,
     ) -> None:
         """Every rank makes this call, and none finds anything wrong with it; `wrong`: what this one has found so far."""
-        wrong = wrong or self._written.refused(tensors, outs) or violated(self._session, self.plan, tensors, given)
+        wrong = wrong or self._written.refused(tensors, outs)
+        backend = self._session.backend
+        if wrong is None and self._session.vigil.debug and not backend.capturing():
+            backend.drain()
+            wrong = broken(self.plan, tensors, given)
         self._session.vigil.compare(self._operator.identity, wrong or said)
 
     def again(self, tensors: Sequence[Any], outs: Sequence[Any], given: Mapping[str, Any]) -> None:
@@ -201,7 +206,7 @@ class Unfused:
         self._said = stated(operator, session, bound)
         taken = constants_of(operator.signature, given, operator.uneven)
         self._reference = partial(reference, **taken, group=session.backend.group)
-        self._written = Written.outside(operator.name, operator.loc, tensors, outs) if outs else None
+        self._written = Written.of(operator.name, operator.loc, tensors, map(span, outs))
         self._checked = not outs
         self.again()
 
@@ -213,7 +218,7 @@ class Unfused:
         self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()
     ) -> tuple[torch.Tensor, ...]:
         """One call; arguments and errors as of `Prepared.run`, and TL226, results do not fit into `outs`."""
-        if outs and self._written is not None and (wrong := self._written.refused(tensors, outs)) is not None:
+        if outs and (wrong := self._written.refused(tensors, outs)) is not None:
             raise wrong
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
             with torch.no_grad():
@@ -263,14 +268,6 @@ def bind_here(operator: Operator, session: Session, tensors: Sequence[Any], give
         say_no_gradients(operator.name)
     check_devices(operator, tensors, backend.topology.backend != "simulated")
     return found
-
-
-def violated(session: Session, plan: Plan, tensors: Sequence[Any], given: Mapping[str, Any]) -> TilelinkError | None:
-    """In debug mode: an argument that does not keep its contract."""
-    if not session.vigil.debug or session.backend.capturing():
-        return None
-    session.backend.drain()
-    return broken(plan, tensors, given)
 
 
 def workspace(operator: Operator, session: Session, of: Bound, plan: Plan) -> Workspace:

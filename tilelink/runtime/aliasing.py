@@ -5,7 +5,7 @@ The proof takes for granted that tensors of a call share memory only where all o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,18 +51,15 @@ class Written:
     apart: Recent[bool] = field(default_factory=lambda: Recent[bool](APART_KEPT))
 
     @staticmethod
-    def of(plan: Plan, tensors: Sequence[torch.Tensor], results: Sequence[int]) -> Written:
-        """By calls of a plan with tensors like these. `results`: bytes of each."""
-        spans = (*map(_span, tensors), *results)
-        return Written(plan.wiring.name, plan.wiring.loc, len(plan.wiring.arguments), stored(plan), spans)
-
-    @staticmethod
-    def outside(
-        operator: str, loc: Loc, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]
+    def of(
+        operator: str,
+        loc: Loc,
+        tensors: Sequence[torch.Tensor],
+        results: Iterable[int],
+        stored: tuple[tuple[int, str], ...] = (),
     ) -> Written:
-        """By a call that writes to no argument."""
-        spans = (*map(_span, tensors), *(0 if t is None else _span(t) for t in outs))
-        return Written(operator, loc, len(tensors), (), spans)
+        """By calls with tensors like these. `results`: bytes of each; `stored`: as of `stored(plan)`."""
+        return Written(operator, loc, len(tensors), stored, (*map(span, tensors), *results))
 
     def refused(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> TilelinkError | None:
         """TL240, TL244 to TL246: why a call must not write what it would; None: it may."""
@@ -135,8 +132,9 @@ class Written:
         return TilelinkError(code, f"{self._label(k)} of `{self.operator}` {what}", loc=self.loc, why=why, hint=hint)
 
 
-def _span(t: torch.Tensor) -> int:
-    first, end = extent(t)
+def span(t: torch.Tensor | None) -> int:
+    """Bytes from the first to the last."""
+    first, end = (0, 0) if t is None else extent(t)
     return end - first
 
 

@@ -187,8 +187,7 @@ class Backend(ABC):
 
     def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
         """The context of the arena that holds a tensor, for the ranks of a line if one is named. Raises TL439, none does."""
-        arena = self.arenas.holding(tensor)
-        return arena.context if line is None else arena.along(line)
+        return self.arenas.holding(tensor).along(line)
 
     def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
         """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype. Raises TL439, it lies in none."""

@@ -255,18 +255,11 @@ class _Preparation:
         return self.workspace.view(f"{tensor}/{self.slot % b.slots}", DTYPES[b.dtype], largest(self.plan, b), pe)
 
     def flags(self, of: str, what: str, slot: int | None = None) -> torch.Tensor:
-        name = f"{of}.{what}/{self.slot if slot is None else slot}"
-        return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
+        return self.workspace.words(f"{of}.{what}/{self.slot if slot is None else slot}")
 
     def _state(self, what: str) -> torch.Tensor:
-        if what in L.STATES.values():
-            return self.workspace.view(what, torch.int64, self.backend.ranks)
-        if what == "through":
-            return self.workspace.view("through", torch.int64, 1)
-        if what == "last":
-            every = self.workspace.view("last", torch.int64, COPIES * self.plan.schedule.slots)
-            return every[COPIES * self.slot :][:COPIES]
-        return self.workspace.view(what, torch.int64, COPIES)
+        words = self.workspace.words(what)
+        return words[COPIES * self.slot :][:COPIES] if what == "last" else words
 
     # --------------------------------------------------------------------------------------------------------- launches
     def _launch(self, name: str, stream: int) -> Placed:
@@ -304,10 +297,7 @@ class _Preparation:
         if arg.kind == "context":
             own = bool(arg.of) and self._comes_with_the_call(arg.of) and not self.plan.buffer(arg.of).staged
             line = None if arg.along == RANK_AXIS else self.plan.topology.line(self.backend.rank, arg.along)
-            if own:
-                return W.ContextOf(arg.of, line)
-            arena = self.workspace.arena
-            return arena.context if line is None else arena.along(line)
+            return W.ContextOf(arg.of, line) if own else self.workspace.arena.along(line)
         if arg.kind == "watch":
             return self.watch
         if arg.kind == "order":

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import COPIES, LL_DATA, Buffer, Plan
-from tilelink.runtime.refusals import Place, not_shared
+from tilelink.runtime.refusals import Place
 
 if TYPE_CHECKING:
     from tilelink.runtime.backend import Backend
@@ -59,8 +60,10 @@ class Arena:
         self._release: Callable[[], None] | None = block.release
         self._settle = settle
 
-    def along(self, line: tuple[int, ...]) -> torch.Tensor:
-        """The context for some of the ranks, this one among them: the same tensor each time."""
+    def along(self, line: tuple[int, ...] | None) -> torch.Tensor:
+        """The context for some of the ranks, this one among them, or for all: the same tensor each time."""
+        if line is None:
+            return self.context
         if line not in self._lines:
             values = self.context.tolist()
             bases, numbers = values[2 : 2 + self._ranks], values[2 + self._ranks :]
@@ -120,7 +123,12 @@ class Arenas:
         """The same. Raises TL439, it lies in none."""
         found = self.find(tensor)
         if found is None:
-            raise not_shared(tensor)
+            raise TilelinkError(
+                "TL439",
+                f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} is not in symmetric memory",
+                why="peers reach a tensor in place only where every rank has one of the same size",
+                hint="allocate it with tilelink.empty, or let the operator stage it",
+            )
         return found
 
     def place(self, tensor: torch.Tensor) -> Place | None:
@@ -259,6 +267,10 @@ class Workspace:
         base = self.device if not region.symmetric else self.arena.local if pe is None else self.arena.peer(pe)
         return base[start : start + count * dtype.itemsize].view(dtype)
 
+    def words(self, name: str) -> torch.Tensor:
+        """All flags of a region, on this rank."""
+        return self.view(name, torch.int64, self.capacity[name].nbytes // WORD)
+
     def capture(self, prepared: object) -> None:
         """A CUDA graph holds a call from now on, made with `prepared`."""
         self.captured = True
@@ -267,7 +279,7 @@ class Workspace:
     def doorbells(self) -> list[torch.Tensor]:
         """The flags that streams of this rank wait for."""
         names = [n for n in self.capacity if ".doorbells/" in n]
-        return [self.view(n, torch.int64, self.capacity[n].nbytes // 8) for n in names]
+        return [self.words(n) for n in names]
 
     def close(self) -> None:
         """Free the memory. Collective; harmless when repeated."""

@@ -143,16 +143,6 @@ def no_such_group(name: str) -> TilelinkError:
     )
 
 
-def not_shared(tensor: torch.Tensor) -> TilelinkError:
-    """TL439: a tensor that peers are to reach lies in no symmetric memory."""
-    return TilelinkError(
-        "TL439",
-        f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} is not in symmetric memory",
-        why="peers reach a tensor in place only where every rank has one of the same size",
-        hint="allocate it with tilelink.empty, or let the operator stage it",
-    )
-
-
 def reported(rank: int, message: str) -> TilelinkError:
     """TL471: for the ranks that have not found anything themselves."""
     return TilelinkError(

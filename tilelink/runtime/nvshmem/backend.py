@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -80,43 +80,24 @@ def _rounded(nbytes: int) -> int:
 # NVSHMEM's own allocation is collective over all PEs. So all of them set one block aside, and a group takes pieces of it
 # that are free on each of its members; other groups may use the same addresses on other PEs at the same time.
 
-Gap = tuple[int, int]
+Span = tuple[int, int]
 """First byte, and the byte after the last."""
 _ALIGN = 512
 
 
+@dataclass(slots=True, eq=False)
 class Pool:
-    """One block on every PE, and which of its bytes are free on this one."""
+    """One block on every PE, and the pieces of it that are in use on this one."""
 
-    def __init__(self, block: SymmetricBlock) -> None:
-        self.block = block
-        self.gaps: list[Gap] = [(0, block.local.numel())]
-
-    def take(self, first: int, last: int) -> None:
-        """Bytes `first` to before `last`, which lie in one gap, are in use from now on."""
-        low, high = next(g for g in self.gaps if g[0] <= first and last <= g[1])
-        self.gaps.remove((low, high))
-        self.gaps = sorted([*self.gaps, *(g for g in ((low, first), (last, high)) if g[0] < g[1])])
-
-    def give(self, first: int, last: int) -> None:
-        """They are free again."""
-        joined: list[Gap] = []
-        for low, high in sorted([*self.gaps, (first, last)]):
-            if joined and joined[-1][1] == low:
-                joined[-1] = (joined[-1][0], high)
-            else:
-                joined.append((low, high))
-        self.gaps = joined
+    block: SymmetricBlock
+    used: set[Span] = field(default_factory=set[Span])
 
 
-def first_fit(gaps: Sequence[Sequence[Gap]], nbytes: int) -> int | None:
-    """The lowest place where `nbytes` bytes are free for everybody; `gaps` are those of each member, sorted."""
-
-    def free(each: Sequence[Gap], first: int) -> bool:
-        return any(low <= first and first + nbytes <= high for low, high in each)
-
-    starts = sorted({low for each in gaps for low, _ in each})
-    return next((first for first in starts if all(free(each, first) for each in gaps)), None)
+def first_fit(used: Iterable[Span], nbytes: int, room: int) -> int | None:
+    """The lowest place where `nbytes` of `room` bytes are in none of the pieces that some member uses."""
+    taken = sorted(used)
+    starts = (first for first in sorted({0, *(last for _, last in taken)}) if first + nbytes <= room)
+    return next((s for s in starts if all(last <= s or s + nbytes <= first for first, last in taken)), None)
 
 
 class PoolHeap:
@@ -132,8 +113,8 @@ class PoolHeap:
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
         """Collective over the group. Raises TL446, no piece of this size is free on all members."""
-        size = -(-nbytes // _ALIGN) * _ALIGN
-        first = first_fit(self._agree(self._pool.gaps), size)
+        size, whole = -(-nbytes // _ALIGN) * _ALIGN, self._pool.block
+        first = first_fit(set[Span]().union(*self._agree(self._pool.used)), size, whole.local.numel())
         if first is None:
             raise TilelinkError(
                 "TL446",
@@ -141,12 +122,12 @@ class PoolHeap:
                 why="NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them",
                 hint="set TILELINK_GROUP_HEAP to more bytes, or close operators that are not used",
             )
-        self._pool.take(first, first + size)
-        whole = self._pool.block
+        piece = (first, first + size)
+        self._pool.used.add(piece)
         peers = tuple(whole.peers[pe][first : first + nbytes] for pe in self._members)
         bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in self._members)
         local = whole.local[first : first + nbytes]
-        return SymmetricBlock(local, peers, bases, partial(self._pool.give, first, first + size))
+        return SymmetricBlock(local, peers, bases, partial(self._pool.used.remove, piece))
 
     def reached(self) -> tuple[bool, ...]:
         """For each member, whether pointers of this GPU reach it."""

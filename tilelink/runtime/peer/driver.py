@@ -121,8 +121,8 @@ def operate(operations: Any, stream: int) -> None:
 
 def enter(device: int) -> None:
     """Let this thread have a context: a fresh one has none until a call of the CUDA runtime needs one."""
-    if _told(ctypes.c_void_p, "cuCtxGetCurrent") is None:
-        context = _told(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", _told(ctypes.c_int, "cuDeviceGet", device))
+    if _answer(ctypes.c_void_p, "cuCtxGetCurrent") is None:
+        context = _answer(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", _answer(ctypes.c_int, "cuDeviceGet", device))
         check(library().cuCtxSetCurrent(context), "cuCtxSetCurrent")
 
 
@@ -130,26 +130,26 @@ class Event:
     """A point in a stream, which can be set again and again; whoever waits means the point that it was set to last."""
 
     def __init__(self) -> None:
-        self.handle = _told(ctypes.c_void_p, "cuEventCreate", _UNTIMED)
+        self.handle = _answer(ctypes.c_void_p, "cuEventCreate", _UNTIMED)
         weakref.finalize(self, library().cuEventDestroy_v2, self.handle).atexit = False
 
 
 def blocks_per_multiprocessor(function: int, threads: int, shared_bytes: int) -> int:
     """How many blocks of a loaded `CUfunction` one multiprocessor holds, given its registers and shared memory."""
-    return _told(ctypes.c_int, "cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes)
+    return _answer(ctypes.c_int, "cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes)
 
 
 def copy_engines(device: int) -> int:
     """Copy engines of the GPU with this index."""
-    return _told(ctypes.c_int, "cuDeviceGetAttribute", _COPY_ENGINES, _told(ctypes.c_int, "cuDeviceGet", device))
+    return _answer(ctypes.c_int, "cuDeviceGetAttribute", _COPY_ENGINES, _answer(ctypes.c_int, "cuDeviceGet", device))
 
 
 def reserve_addresses(nbytes: int) -> int:
     """A range of addresses with no memory behind it; the size is a multiple of 2 MiB."""
-    return _told(ctypes.c_uint64, "cuMemAddressReserve", nbytes, 0, 0, 0)
+    return _answer(ctypes.c_uint64, "cuMemAddressReserve", nbytes, 0, 0, 0)
 
 
-def _told(kind: Any, call: str, *given: Any) -> Any:
+def _answer(kind: Any, call: str, *given: Any) -> Any:
     """What a call of the driver writes where its first argument points."""
     found = kind()
     # An attribute: `library()[…]` would be another object, without the types, and cut handles to 32 bits.
