@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -82,9 +83,15 @@ class Row:
 # ------------------------------------------------------------------------------------------------------------------ changes
 @dataclass(slots=True)
 class Changes:
-    """All changes of a text, each with what comes of it."""
+    """All changes of a text of ASCII, each with what comes of it."""
 
     text: str
+    starts: list[int] = field(init=False)
+    """Where each line starts."""
+
+    def __post_init__(self) -> None:
+        assert self.text.isascii()  # what `ast` counts in bytes is as many characters
+        self.starts = [0, *accumulate(map(len, self.text.splitlines(keepends=True)))]
 
     def all(self) -> Iterator[tuple[Change, str]]:
         for function in (n for n in ast.parse(self.text).body if isinstance(n, ast.FunctionDef)):
@@ -202,17 +209,19 @@ class Changes:
         return any(name in names and not (name == "load" and "_expected" in text) for name, text in named)
 
     # ---------------------------------------------------------------------------------------------------------------- text
-    def _of(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.text, node) or ""
+    def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self.starts[node.lineno - 1] + node.col_offset, self.starts[node.end_lineno - 1] + node.end_col_offset
+
+    def _of(self, node: ast.stmt | ast.expr) -> str:
+        start, end = self._span(node)
+        return self.text[start:end]
 
     def _put(
         self, function: ast.FunctionDef, kind: str, node: ast.expr, now: str, same: str = ""
     ) -> tuple[Change, str]:
-        lines = self.text.splitlines(keepends=True)
-        start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+        start, end = self._span(node)
         text = self.text[:start] + now + self.text[end:]
         return Change(kind, function.name, node.lineno, self._of(node)[:120], now[:120], same), text
 
