@@ -11,6 +11,7 @@ import tilelink
 from tests.compiled import hazards
 from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_VENDOR, texts
+from tests.selection import thorough
 from tilelink import Operator, ops
 from tilelink.ir.kernel import Checks
 from tilelink.pipeline.compiled import emitted as source_of
@@ -41,7 +42,7 @@ def test_not_on_amd(target: str) -> None:
     assert_compiles(plan, source, target)
 
 
-@pytest.mark.parametrize("name", ["bf16", "moved", "fused"])
+@pytest.mark.parametrize("name", [thorough("bf16"), "moved", thorough("fused")])
 def test_with_a_limit_and_traced(name: str) -> None:
     plan, _ = emitted(*CASES[name], "sm_90")
     for made in (source_of(plan, Checks(watchdog=True)), source_of(plan, traced=True)):

@@ -18,7 +18,7 @@ from tests.operators import loops, raw, splits
 from tests.operators import test_copy_programs as copy_programs
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
-from tests.selection import sampled
+from tests.selection import first, sampled
 from tilelink import sms
 from tilelink.ops import ag_gemm
 
@@ -46,7 +46,7 @@ def test_kernels(placed: Placed, target: str) -> None:
     assert_compiles(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
 
 
-@pytest.mark.parametrize("target", OF_ONE_TEXT)
+@pytest.mark.parametrize("target", first(1, OF_ONE_TEXT))
 def test_two_targets_have_one_text(target: str) -> None:
     """Where somebody has said all tiles: by default they are those that the cost model prefers, on Hopper alone."""
     for placed in (p for p in PLACEMENTS if "by default" not in p.name):
@@ -83,6 +83,7 @@ def test_blocks_that_are_too_long_for_descriptors(k: int, wide: list[str]) -> No
     assert sorted({a.of for d in source.kernels for a in d.args if a.kind == "descriptor"}) == wide
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", EACH_VENDOR)
 def test_a_wait_in_a_loop_of_products(target: str) -> None:
     """Runs: the poll stands in a loop over flags, and the pipelined loop inside it loads nothing of the next flag."""

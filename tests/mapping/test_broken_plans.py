@@ -279,6 +279,7 @@ def test_a_kernel_that_starts_behind_one_that_waits_for_it() -> None:
     assert_refused(replace(plan, host=host), "TL605")
 
 
+@pytest.mark.thorough
 def test_the_cycle_of_many_ranks_is_found() -> None:
     tile = sms(M=128, N=256, K=64, order=("ring", "group 8"))
     sizes = {"M": 64 * 1024, "K": 512, "N": 4096}

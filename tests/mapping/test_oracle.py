@@ -93,6 +93,7 @@ def test_who_has_no_tile_reads_nothing() -> None:
     assert_right(replace(plan, steps=tuple(replace(s, push=False) if s.path == "gather_k" else s for s in plan.steps)))
 
 
+@pytest.mark.thorough
 def test_the_plans_are_spoilt_in_every_way() -> None:
     """Two ways fit few plans; they have tests of their own."""
     spoilt = {a.spoilt for block in range(BLOCKS) for a in looked_at(block)}

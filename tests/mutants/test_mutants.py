@@ -24,7 +24,7 @@ from tilelink import ops
 from tilelink.mapping.judge import judge
 from tilelink.mapping.lower import lower
 
-SOME = 25
+SOME = 10
 """Mutants of an operator that are looked at here."""
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants-cpu.json"
 OPERATORS = m.operators()
@@ -123,6 +123,7 @@ def test_the_simulation_sees_them_by_itself() -> None:
     assert len(missed) <= 0.1 * len(harmful), missed
 
 
+@pytest.mark.thorough
 def test_what_is_accepted_does_no_harm() -> None:
     """Means and their weights are stored before any of them is announced, and the weights are announced last."""
     placed = Placed(mappings("flash_decode")[0])
@@ -139,6 +140,7 @@ def test_a_wait_for_one_flag_in_a_loop_over_all_ranks_is_no_wait_for_a_block() -
     assert (row.caught_by, row.simulation_too) == ("refused", True)
 
 
+@pytest.mark.thorough
 def test_a_slow_rank_of_which_nothing_is_chosen_shows_what_is_used_too_early() -> None:
     """Whoever needs none of its rows may be a call ahead of it, and writes what it has not read yet."""
     placed = Placed(mapping("ag_moe", "gather_choice: own kernel pull"))
