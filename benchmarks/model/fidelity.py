@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,6 +38,8 @@ FITTED = (
     "doorbell", "launch", "remote_signal", "worker_memory", "tile_flops",
 )  # fmt: skip
 MISSED = 0.20
+ROUNDED = 0.05
+"""Microseconds that a time in the file may differ from what it stands for."""
 DEFAULT = {"ag_gemm": "ce push | 128x256 g16", "gemm_rs": "ce 1024 | behind | 128x256 g8"}
 """The schedules that the operators ship, as `schedules-h200-2.json` calls them."""
 
@@ -133,8 +136,7 @@ def _as_recorded(operator: Operator, schedule: str) -> Operator:
     if found is None or operator.name not in DEFAULT:
         return operator
     m, n, k = (int(size) for size in found.groups()[:3])
-    words = found[4].split()
-    order = tuple(f"group {words[i + 1]}" if w == "group" else w for i, w in enumerate(words) if not w.isdigit())
+    order = literal_eval(found[4])
     large = m * n >= 128 * 256
     matmul = sms(M=m, N=n, K=k, num_warps=8 if large else 4, num_stages=3 if large else 4, order=order)
     return operator.schedule(matmul=matmul)
@@ -369,9 +371,11 @@ def main() -> int:
     if given.check:
         recorded = json.loads(given.out.read_text())["rows"]
         now = [r for r in runs() if isinstance(r, Run)]
-        worst = max(abs(us / r["predicted_us"] - 1) for us, r in zip(times(now, H200), recorded, strict=True))
-        print(f"{len(recorded)} rows, the worst differs by {worst:.2%}")
-        return int(worst > 0.002)
+        # Of a few microseconds, what rounds a time in the file is half a hundredth of it.
+        differ = (abs(us - r["predicted_us"]) - ROUNDED for us, r in zip(times(now, H200), recorded, strict=True))
+        worst = max(max(us, 0.0) / r["predicted_us"] for us, r in zip(differ, recorded, strict=True))
+        print(f"{len(recorded)} rows, the worst differs by {worst:.2%} beyond what times are rounded by")
+        return int(worst > 0.0005)
     found = table()
     said = about(gpu=H200.gpu, machine=H200.name, fitted=FITTED, speed=speed())
     save(given.out, said, found)
