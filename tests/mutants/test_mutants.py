@@ -24,7 +24,7 @@ from tilelink import ops
 from tilelink.mapping.judge import judge
 from tilelink.mapping.lower import lower
 
-SOME = 10
+SOME = 20
 """Mutants of an operator that are looked at here."""
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants-cpu.json"
 OPERATORS = m.operators()

@@ -316,9 +316,10 @@ def _short(compute: Binary, long_way: Binary, *, elements: tuple[str, ...] = _WH
             made = long_way(left, right, *args, **kwargs)
             step = _step(left) if pointers else None
             small = elements is _WHOLE and key[1] is int and right in _SMALL
-            if (step or _element(left) in elements) and (small or _element(right) in elements):
-                known[key] = made.type, step
-            return made
+            if not ((step or _element(left) in elements) and (small or _element(right) in elements)):
+                return made
+            # Only its type: one truth value beside a block of them would be spread as what its handle says, as an integer.
+            found = known[key] = made.type, step
         ty, step = found
         data = left.handle.data
         other = np.array([right]).astype(data.dtype) if key[1] is int else right.handle.data
