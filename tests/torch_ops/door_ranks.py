@@ -40,19 +40,19 @@ def close(got: Tensor, want: Tensor) -> None:
 
 
 def alike(got: Tensor | None, want: Tensor | None) -> None:
-    """Values, and strides wherever there is more than one element."""
+    """Values and strides, of axes of one element as well: compiled programs ask whether they are what the fake kernel said."""
     assert (got is None) == (want is None)
     if got is None or want is None:
         return
     close(got, want)
-    steps = zip(got.shape, got.stride(), want.stride(), strict=True)
-    assert [g for n, g, _ in steps if n > 1] == [w for n, w in zip(want.shape, want.stride(), strict=True) if n > 1]
+    assert got.stride() == want.stride(), (got.shape, got.stride(), want.stride())
 
 
 def check_forms(rank: int, group: str, dtype: torch.dtype) -> None:
     """Every axis, with one weight and several, with what is gathered and without, summed and averaged."""
     gather, scatter = torch.ops.symm_mem.fused_all_gather_matmul, torch.ops.symm_mem.fused_matmul_reduce_scatter
-    for shape in ((6, 4), (4, 2, 6)) if dtype == torch.float32 else ((4, 2, 2, 6),):
+    shapes = ((6, 4), (4, 2, 6), (1, 4, 6), (2, 1, 6)) if dtype == torch.float32 else ((4, 2, 2, 6), (1, 4, 1, 6))
+    for shape in shapes:
         mine = drawn(*shape, seed=rank, dtype=dtype)
         for dim, count, keep in itertools.product(range(len(shape)), (1, 3), (True, False)):
             k = shape[-1] * (2 if dim == len(shape) - 1 else 1)
@@ -61,7 +61,8 @@ def check_forms(rank: int, group: str, dtype: torch.dtype) -> None:
             want = torchs._fused_all_gather_matmul_fallback(mine, weights, dim, group, return_A=keep)
             for a, b in zip((got[0], *got[1]), (want[0], *want[1]), strict=True):
                 alike(a, b)
-        for dim, how in itertools.product(range(len(shape)), ("sum", "avg")):
+        even = [dim for dim in range(len(shape)) if shape[dim] % 2 == 0]
+        for dim, how in itertools.product(even, ("sum", "avg")):
             weight = drawn(shape[-1], 8, seed=rank, dtype=dtype)
             want = torchs._fused_matmul_reduce_scatter_fallback(mine, weight, how, dim, group)
             alike(scatter(mine, weight, how, dim, group), want)

@@ -87,13 +87,13 @@ def matmul_reduce_scatter(
     last = dim == whole.dim() - 1
     rows = flat(whole, dim, last=last)
     if last:
-        own = ops.gemm_rs(weight.t(), rows.t(), session=session).t().reshape(*whole.shape[:-1], -1)
+        own = ops.gemm_rs(weight.t(), rows.t(), session=session).t().contiguous().view(*whole.shape[:-1], -1)
     else:
         own = ops.gemm_rs(rows, weight, session=session)
         if whole.dim() > 2:
             ahead = (whole.shape[dim] // session.backend.ranks, *_without(whole.shape[:-1], dim))
-            own = own.view(*ahead, weight.shape[1]).movedim(0, dim)
-    own = own.contiguous()
+            own = own.view(*ahead, weight.shape[1]).movedim(0, dim).contiguous()
+            own = own.view(own.shape)  # what is contiguous already keeps the strides of axes of one element
     return own.div_(session.backend.ranks) if mean else own
 
 
