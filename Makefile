@@ -13,7 +13,8 @@ VENV := .venv
 VENV36 := .venv-triton36
 # Bytecode is made of what is imported, then: for everything that torch brings it takes as long as the rest.
 PIP_INSTALL = -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
-PYTEST = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist worksteal
+# What is imported is compiled once, also where the environment says not to keep it: tests start many interpreters.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -8,6 +8,7 @@ outside can become code by a way that nobody thought of.
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 
 from tilelink.errors import Loc, TilelinkError
 
@@ -41,6 +42,7 @@ EXPRESSIONS = (
 PARTS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.keyword, ast.arguments, ast.arg)
 
 
+@lru_cache(128)  # one text may be emitted for many shapes
 def check_text(text: str, name: str) -> None:
     """Refuse a file that contains anything but Triton functions, their constants and the imports above.
 
