@@ -6,11 +6,17 @@ Without `--all`, products of parameters are thinned out, and what is drawn is le
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import two_processes
+from tests.project.users import Users
 from tests.selection import thinned
+from tests.two_processes import Ended
 
 # How long it takes to make a case is the machine's matter.
 for name, examples in (("the same cases", 40), ("more of them", 100)):
@@ -47,3 +53,22 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Libraries look at exit for what was not freed."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def _ranks() -> Iterator[Users]:
+    environment = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(two_processes.ROOT), "OMP_NUM_THREADS": "1"}
+    ranks = Users(os.environ | environment, two_processes.LIBRARIES)
+    yield ranks
+    ranks.leave()
+
+
+@pytest.fixture(scope="session")
+def both_end_well(_ranks: Users) -> Ended:
+    """Runs a module that calls `two_processes.run` when it is the main one, with a folder for its files."""
+
+    def run(module: str, folder: Path) -> None:
+        status, printed = _ranks.run(["-m", module, str(folder)], folder, {})
+        assert status == 0, printed
+
+    return run

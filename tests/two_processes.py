@@ -1,9 +1,8 @@
-"""Tests in two processes on the CPU that talk by gloo: what starts them, and what they start with."""
+"""Tests in two processes on the CPU that talk by gloo: what they start with. `conftest.both_end_well` starts them."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,24 +11,21 @@ import torch
 import torch.distributed as dist
 
 ROOT = Path(__file__).parents[1]
+LIBRARIES = ("torch._dynamo", "torch.distributed.tensor.parallel", "transformers.models.llama.modeling_llama", "pytest")
+"""What ranks import takes longer than what they do: each worker of pytest does it once, and forks them."""
 
 
-def assert_both_end_well(module: str, folder: Path) -> None:
-    """Of a module that calls `run` when it is the main one."""
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ranks = [sys.executable, "-m", module, str(folder)]
-    ended = subprocess.run(ranks, cwd=ROOT, env=environment, timeout=300, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-
-
+Ended = Callable[[str, Path], None]
+"""The fixture `both_end_well`: `both_end_well(module, folder)`."""
 Main = Callable[[int, Path], None]
 """`main(rank, folder)`, in each process; the folder is the command's argument."""
 
 
 def run(main: Main, of_four: Main | None = None) -> None:
-    """`main` in two processes; before that `of_four` in four, of which two end then. Ends this process."""
+    """`main` in two processes; before that `of_four` in four, of which two end then. Ends this process.
+
+    This is one of them, and the others are forked."""
     folder = Path(sys.argv[1])
-    # What the ranks import takes longer than what they do: this is one of them, and the others are forked.
     torch.set_num_threads(1)
     rank, children = 0, list[int]()
     for other in range(1, 4 if of_four else 2):

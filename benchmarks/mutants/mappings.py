@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
+from itertools import count, product
+from math import prod
 from typing import Any
 
 from tests.mapping.plans import verify
@@ -66,7 +68,24 @@ def operators() -> dict[str, Operator]:
 
 
 def mappings(operator: Operator) -> Iterator[Mapping]:
-    """Each assignment of the steps to resources that can be planned and is proven, in the first order of which it is."""
+    """Each assignment of the steps to resources that can be planned and is proven, in the first order of which it is. Looked for
+    once in a process, as far as somebody asks."""
+    search, found = _search(operator)
+    for n in count():
+        if n == len(found):
+            one = next(search, None)
+            if one is None:
+                return
+            found.append(one)
+        yield found[n]
+
+
+@cache
+def _search(operator: Operator) -> tuple[Iterator[Mapping], list[Mapping]]:
+    return _proven(operator), []
+
+
+def _proven(operator: Operator) -> Iterator[Mapping]:
     wiring = Case(operator, sizes(operator), RANKS, "f32").wiring()
     seen: set[str] = set()
     for choices in _combinations(operator, wiring):
@@ -125,11 +144,9 @@ def _layout(case: Case, shape: Shape) -> Layout:
 
 def _combinations(operator: Operator, wiring: Wiring) -> Iterator[dict[str, Choice]]:
     choices = {s.path: list(_choices(wiring, s)) for s in wiring.steps}
-    count = 1
-    for found in choices.values():
-        count *= len(found)
+    many = prod(map(len, choices.values()))
     every = (dict(zip(choices, found, strict=True)) for found in product(*choices.values()))
-    if count <= MANY:
+    if many <= MANY:
         yield from every
         return
     first = next(c for c in every if _mapping(operator, wiring, "", c) is not None)

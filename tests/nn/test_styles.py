@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.two_processes import assert_both_end_well
+from tests.two_processes import Ended
 
 
 @pytest.mark.each_triton
 @pytest.mark.timeout(320)  # on a machine with other work
-def test_two_processes(tmp_path: Path) -> None:
-    assert_both_end_well("tests.nn.style_ranks", tmp_path)
+def test_two_processes(both_end_well: Ended, tmp_path: Path) -> None:
+    both_end_well("tests.nn.style_ranks", tmp_path)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ import torch
 
 import tilelink
 from tests.operators.against_torch import random, split
+from tests.two_processes import Ended
 from tilelink import Operator, ops
 
 RANKS = 2
-ROOT = Path(__file__).parents[2]
 
 
 def uneven(m: int) -> dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]]:
@@ -61,24 +59,10 @@ def cases() -> dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]]:
 
 
 SMALL = {"ag_attention_zigzag": {"deal": tilelink.copy_engine(S=2), "flash_there": tilelink.sms(S=2, T=16)}}
-BOTH = """
-import os, pickle, sys
-import torch.distributed as dist
-from tests.operators.test_references import RANKS, cases
-from tilelink import ops
-folder, child = sys.argv[1], os.fork()
-rank = 0 if child else 1
-dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
-found = {n: getattr(ops, n.split()[0])(*t[rank], **given) for n, (t, given) in cases().items()}
-pickle.dump(found, open(f"{folder}/{rank}", "wb"))
-dist.destroy_process_group()
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
-"""
-"""Both ranks: what they import takes longer than what they do."""
 
 
-def test_references(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", BOTH, str(tmp_path)], cwd=ROOT, timeout=100, check=True)
+def test_references(both_end_well: Ended, tmp_path: Path) -> None:
+    both_end_well("tests.operators.reference_ranks", tmp_path)
     plain = [pickle.loads((tmp_path / str(r)).read_bytes()) for r in range(RANKS)]
     for name, (tensors, given) in cases().items():
         operator: Operator = getattr(ops, name.split()[0]).schedule(SMALL.get(name, {}))

@@ -1,6 +1,7 @@
-"""A user's Python without the wait: a process that has imported torch and Triton, and forks for every file that is run.
+"""A user's Python without the wait: a process that has imported libraries, and forks for every file or module that is run.
 
-Most of what an example takes is these two imports. All of tilelink is imported by the file itself, in a process of its own.
+Most of what an example takes is the imports of torch and Triton. All of tilelink is imported by the file itself, in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ LIBRARIES = ("torch", "triton.language", "networkx", "lark", "rich", "typer", "m
 
 
 class Users:
-    """Runs files one after the other."""
+    """Runs files and modules one after the other."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        command = [sys.executable, __file__, *LIBRARIES]
+    def __init__(self, environment: dict[str, str], libraries: tuple[str, ...] = LIBRARIES) -> None:
+        command = [sys.executable, __file__, *libraries]
         self._server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
 
     def run(self, arguments: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
-        """`python arguments…` in `folder` with more in its environment: the exit status, and what was printed."""
+        """`python arguments…` (a file, `-c TEXT` or `-m MODULE`) in `folder` with more in its environment: the exit status, and
+        what was printed."""
         out = folder / "printed"
         assert self._server.stdin is not None
         assert self._server.stdout is not None
@@ -56,6 +58,9 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], out:
     if arguments[0] == "-c":
         sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
         exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif arguments[0] == "-m":
+        sys.argv, sys.path[0] = arguments[1:], ""
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
         runpy.run_path(arguments[0], run_name="__main__")

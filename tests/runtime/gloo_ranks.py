@@ -7,8 +7,7 @@ python gloo_ranks.py FOLDER
 from __future__ import annotations
 
 import logging
-import os
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import tilelink
+from tests import two_processes
 from tests.operators.problems import part
 from tilelink import nn, ops
 from tilelink.ops.programs import gather, matmul
@@ -118,16 +118,14 @@ def check_refusals(rank: int) -> None:
         ops.ag_gemm(x, torch.ones(6, 7 + rank))
 
 
-if __name__ == "__main__":
-    # What the ranks import takes longer than what they do: this is one of them, and the other is forked.
-    child = os.fork()
-    rank = 0 if child else 1
+def main(rank: int, folder: Path) -> None:
+    del folder
     lines: list[str] = []
     logging.getLogger("tilelink").addFilter(lambda record: lines.append(record.getMessage()) or True)
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meet", rank=rank, world_size=2)
     check_calls(rank, lines)
     check_layers(rank)
     check_refusals(rank)
-    dist.barrier()
-    dist.destroy_process_group()
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+
+
+if __name__ == "__main__":
+    two_processes.run(main)

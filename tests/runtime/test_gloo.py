@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.two_processes import Ended
 
 
-def test_two_processes(tmp_path: Path) -> None:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    ranks = [sys.executable, "-m", "tests.runtime.gloo_ranks", str(tmp_path)]
-    ended = subprocess.run(ranks, cwd=ROOT, env=environment, timeout=100, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+def test_two_processes(both_end_well: Ended, tmp_path: Path) -> None:
+    both_end_well("tests.runtime.gloo_ranks", tmp_path)

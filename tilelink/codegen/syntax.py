@@ -30,16 +30,21 @@ BUILTINS = frozenset(
 )
 """Those that Triton compiles; nothing that reads, writes or evaluates."""
 
-STATEMENTS = (
-    *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue),
-    *(ast.For, ast.While, ast.If, ast.Assert),
+SYNTAX = frozenset(
+    {
+        *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue),
+        *(ast.For, ast.While, ast.If, ast.Assert, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Compare, ast.Call),
+        *(ast.Constant, ast.Attribute, ast.Subscript, ast.Name, ast.List, ast.Tuple, ast.Slice, ast.Starred),
+        *(ast.JoinedStr, ast.FormattedValue, ast.ListComp, ast.GeneratorExp, ast.comprehension),
+        *(ast.keyword, ast.arguments, ast.arg),
+        *(
+            kind
+            for part in (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+            for kind in part.__subclasses__()
+        ),
+    }
 )
-EXPRESSIONS = (
-    *(ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Compare, ast.Call, ast.Constant, ast.Attribute, ast.Subscript),
-    *(ast.Name, ast.List, ast.Tuple, ast.Slice, ast.Starred, ast.JoinedStr, ast.FormattedValue),
-    *(ast.ListComp, ast.GeneratorExp),
-)
-PARTS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.keyword, ast.arguments, ast.arg)
+"""Kinds of nodes that a kernel is made of."""
 
 
 @lru_cache(128)  # one text may be emitted for many shapes
@@ -90,16 +95,20 @@ def _is_constant(value: ast.expr) -> bool:
 
 
 def _check_function(name: str, text: str, function: ast.FunctionDef, given: set[str]) -> None:
-    known = given | MODULES | BUILTINS | {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-    known |= {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    for node in (n for part in (function.args, *function.body) for n in ast.walk(part)):
-        line = getattr(node, "lineno", function.lineno)
-        if not isinstance(node, (*STATEMENTS, *EXPRESSIONS, *PARTS, ast.comprehension)):
-            raise _refused(name, text, line, f"`{type(node).__name__}` is no syntax of a kernel")
-        if isinstance(node, ast.Name) and node.id not in known:
-            raise _refused(name, text, line, f"`{node.id}` is given by nobody")
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-            raise _refused(name, text, line, f"`.{node.attr}` reaches behind an object")
+    nodes = [n for part in (function.args, *function.body) for n in ast.walk(part)]
+    known = given | MODULES | BUILTINS
+    known |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    known |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for node in nodes:
+        if type(node) not in SYNTAX:
+            what = f"`{type(node).__name__}` is no syntax of a kernel"
+        elif isinstance(node, ast.Name) and node.id not in known:
+            what = f"`{node.id}` is given by nobody"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            what = f"`.{node.attr}` reaches behind an object"
+        else:
+            continue
+        raise _refused(name, text, getattr(node, "lineno", function.lineno), what)
 
 
 def _refused(name: str, text: str, line: int, what: str) -> TilelinkError:
