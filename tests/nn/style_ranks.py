@@ -214,6 +214,25 @@ def check_layouts(rank: int, mesh: DeviceMesh) -> None:
             close(got, want, f"{ours.__name__} {given} {made} {local}")
 
 
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.block = nn.Embedding(16, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.embed(x))
+
+
+def check_compiled_alone(mesh: DeviceMesh) -> None:
+    """A block that is compiled by itself gets what torch's style of an embedding gives, and that gets its gradient."""
+    whole, split, x = drawn(Embedded), drawn(Embedded), torch.arange(16)[None]
+    parallelize(split, {"embed": "embedding_rowwise"}, mesh)
+    split.block.compile(backend="aot_eager")
+    for each in (whole, split):
+        each(x).square().sum().backward()
+    close(split.embed.weight.grad, whole.embed.weight.grad)
+
+
 def check_sharded(rank: int, folder: Path) -> None:
     """FSDP2 around it, over two ranks with other data, a checkpoint with the optimizer's state, and torch's `clip_grad_norm_`."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -325,6 +344,7 @@ def main(rank: int, folder: Path) -> None:
     mesh = init_device_mesh("cpu", (2,))
     check_rows(rank, mesh)
     check_layouts(rank, mesh)
+    check_compiled_alone(mesh)
     check_refusals(mesh)
     for name in MODELS:
         check_transformers(name, 25 if name == "Llama" else 1)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, TypeGuard
 
 import torch
 from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import style as torchs
@@ -167,7 +168,7 @@ class ColwiseParallel(torchs.ColwiseParallel):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if type(module) is not nn.Linear:
-            return super()._apply(module, device_mesh)
+            return _awaited(super()._apply(module, device_mesh))
         require_even("out_features", module.out_features, device_mesh.size())
         self._partition_linear_fn("", module, device_mesh)
         return become(module, ColumnLinear, split_over(self, device_mesh))
@@ -183,7 +184,7 @@ class RowwiseParallel(torchs.RowwiseParallel):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if type(module) is not nn.Linear:
-            return super()._apply(module, device_mesh)
+            return _awaited(super()._apply(module, device_mesh))
         require_even("in_features", module.in_features, device_mesh.size())
         self._partition_linear_fn("", module, device_mesh)
         return become(module, RowLinear, split_over(self, device_mesh))
@@ -215,6 +216,30 @@ class ReplicatedParallel(torchs.ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         split = Split(device_mesh, group_name(device_mesh), Replicate(), Replicate())
         return _hold_alike(module, Local, split, summed=self.summed)
+
+
+class _Waited(torch.autograd.Function):
+    """The tensor that an `AsyncCollectiveTensor` stands for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> torch.Tensor:
+        found = x.wait()
+        return found.view_as(found)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad
+
+
+def _awaited(module: nn.Module) -> nn.Module:
+    """Of a module that torch splits: its result is waited for. Compiled functions of DTensors that are given one on its way
+    leave its gradient out (torch 2.13)."""
+
+    def hook(module: nn.Module, args: Any, result: Any) -> Any:
+        return _Waited.apply(result) if isinstance(result, AsyncCollectiveTensor) else result
+
+    module.register_forward_hook(hook)
+    return module
 
 
 def split_over(style: Any, mesh: DeviceMesh) -> Split:
