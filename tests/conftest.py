@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import two_processes
+from tests import repeats, two_processes
 from tests.project.users import Users
 from tests.selection import thinned
 from tests.two_processes import Ended
@@ -36,6 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not any("::" in name for name in config.args):
+        files = {item.nodeid.partition("::")[0] for item in items}
+        gone = {name for name in repeats.read() if name.partition("::")[0] in files} - {item.nodeid for item in items}
+        if gone:
+            raise pytest.UsageError(f"{repeats.LIST.name} names what is not there: {', '.join(sorted(gone))}")
     if config.getoption("--all") or any("[" in name for name in config.args):
         return
     left_out = thinned(items)

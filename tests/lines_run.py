@@ -2,6 +2,10 @@
 
 LINES_RUN=out/lines pytest -p tests.lines_run tests/cli
 
+What takes long and runs no line that others do not run, `make test` leaves out; that list is made of such a run of all tests:
+
+python -m tests.repeats out/lines
+
 Modules are rewritten as they are imported, so that each statement marks itself: a twentieth of the time more, where
 tracing takes as long again. What a test runs in other processes costs it CPU seconds and marks nothing.
 """
@@ -15,7 +19,7 @@ import importlib.machinery
 import json
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -74,17 +78,24 @@ def _seconds() -> float:
     return sum(os.times()[:4])
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    begun = _seconds()
+_begun: dict[str, float] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     marks[:] = [0] * len(marks)
-    done = yield
+    _begun[item.nodeid] = _seconds()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """What a fixture of the whole session leaves behind is no test's."""
     run: dict[str, set[int]] = {}
     for mark, (file, line) in zip(marks, places, strict=True):
         if mark:
             run.setdefault(file, set()).add(line)
-    row = {"test": item.nodeid, "cpu_s": round(_seconds() - begun, 3), "lines": {f: sorted(n) for f, n in run.items()}}
+    took = round(_seconds() - _begun.pop(item.nodeid), 3)
+    row = {"test": item.nodeid, "cpu_s": took, "lines": {f: sorted(n) for f, n in run.items()}}
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / f"{os.getpid()}.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
-    return done

@@ -2,7 +2,7 @@
 
 Parameters in several `parametrize` marks are thinned out by `conftest.py`: of three or more, every two values of two of
 them meet in some case; of two, each value is in some case. A list in one mark is thinned out where it stands: `sampled`.
-A table whose rows take no time is one test: `table`.
+A table whose rows take no time is one test: `table`. What a run showed to be long and to repeat others: `repeats`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
+
+from tests.repeats import read
 
 Test = Callable[..., None]
 Decorator = Callable[[Test], Test]
@@ -78,7 +80,8 @@ def thinned(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         strength = min(2, len(_values(product[0])) - 1)
         kept = covering([set(combinations(enumerate(_values(item)), strength)) for item in product])
         left_out |= {item for n, item in enumerate(product) if n not in kept}
-    return left_out
+    repeats = read()
+    return left_out | {item for item in items if item.nodeid in repeats}
 
 
 def _axes(item: pytest.Function) -> list[list[str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import repeats
 from tests.selection import covering, first, sampled, table, words
 
 AXES = (("pull", "push"), ("bf16", "f16", "f32"), (1, 2, 3, 4))
@@ -36,6 +38,22 @@ def test_each_word_of_a_list_is_kept() -> None:
 
 def test_the_first_are_kept() -> None:
     assert [len(p.marks) for p in first(2, "abcd")] == [0, 0, 1, 1]
+
+
+def test_what_takes_long_and_runs_no_line_of_its_own_is_left_out(tmp_path: Path) -> None:
+    """The dearest first, and a third of each function stays."""
+    run = {
+        "x.py::test_a[1]": (3.0, [1, 2]),
+        "x.py::test_a[2]": (2.0, [1, 2, 3]),
+        "x.py::test_a[3]": (1.0, [1, 2]),
+        "x.py::test_a[4]": (0.5, [1, 2]),
+        "x.py::test_b[1]": (1.0, [4]),
+        "x.py::test_b[2]": (0.1, [4]),
+        "x.py::test_c": (9.0, [1]),
+    }
+    rows = [{"test": name, "cpu_s": s, "lines": {"a.py": lines}} for name, (s, lines) in run.items()]
+    (tmp_path / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert repeats.found(tmp_path) == ["x.py::test_a[1]", "x.py::test_a[3]", "x.py::test_b[1]"]
 
 
 # ------------------------------------------------------------------------------------------------------------------ tables
