@@ -63,7 +63,9 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def _ranks() -> Iterator[Users]:
     environment = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(two_processes.ROOT), "OMP_NUM_THREADS": "1"}
-    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # or importing Inductor starts a process that imports torch again
+    environment["TORCHINDUCTOR_COMPILE_THREADS"] = (
+        "1"  # or importing Inductor starts a process that imports torch again
+    )
     ranks = Users(os.environ | environment, two_processes.LIBRARIES)
     yield ranks
     ranks.leave()

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 LIST = Path(__file__).with_suffix(".txt")
-LEAST_S, STAY = 0.4, 1 / 3
+LEAST_S, STAY = 0.3, 1 / 3
 """Seconds of a processor from which it is worth a line of the list; which part of a function's cases is in no list."""
 Statement = tuple[str, int]
 

@@ -11,7 +11,12 @@ import torch
 import torch.distributed as dist
 
 ROOT = Path(__file__).parents[1]
-LIBRARIES = ("torch._inductor.compile_fx", "torch.distributed.tensor.parallel", "transformers.models.llama.modeling_llama", "pytest")
+LIBRARIES = (
+    "torch._inductor.compile_fx",
+    "torch.distributed.tensor.parallel",
+    "transformers.models.llama.modeling_llama",
+    "pytest",
+)
 """What ranks import takes longer than what they do: each worker of pytest does it once, and forks them."""
 
 
