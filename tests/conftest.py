@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
 from hypothesis import HealthCheck, settings
 
 from tests import repeats, two_processes
@@ -31,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[gc_collect_iterations_key] = 1  # what nobody caught in a destructor is looked for once, which takes a second
     if config.getoption("--all"):
         settings.load_profile("more of them")
 
