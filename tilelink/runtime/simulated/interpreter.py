@@ -34,7 +34,18 @@ _compiled: WeakKeyDictionary[Callable[..., Any], CodeType] = WeakKeyDictionary()
 
 
 class _Rewriter(stock.FunctionRewriter):
-    """Stock, but gives the code instead of executing it in the emitted module, which would get 50 names more."""
+    """Stock, but of the source that Triton has found already, which takes longer than all else here; and gives the code instead
+    of executing it in the emitted module, which would get 50 names more."""
+
+    def __init__(self, jit: JITFunction) -> None:
+        super().__init__(jit.fn)
+        self._source, self._line = jit.raw_src, jit.starting_line_number
+
+    def rewrite_ast(self) -> CodeType:
+        self.filename = self.fn.__code__.co_filename
+        self.def_lineno = self._find_def(self._source)
+        self.def_file_lineno = self._line + self.def_lineno - 1
+        return self._compile_and_exec(self._transform_ast(self._prepare_source(self._source)))
 
     def _compile_and_exec(self, transformed_ast: Any) -> CodeType:
         return compile(transformed_ast, filename=self.filename, mode="exec")
@@ -83,7 +94,7 @@ class Interpreter:
         """The Python function that executes `jit`."""
         made = self._functions.get(jit.fn)
         if made is None:
-            made = self._functions[jit.fn] = self._rewrite(jit.fn)
+            made = self._functions[jit.fn] = self._rewrite(jit)
         return made
 
     def arguments(self, kernel: JITFunction, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,10 +104,11 @@ class Interpreter:
         return {name: v if name in constant else stock._implicit_cvt(v) for name, v in given.items()}
 
     # ------------------------------------------------------------------------------------------------------- rewriting
-    def _rewrite(self, fn: FunctionType) -> Function:
+    def _rewrite(self, jit: JITFunction) -> Function:
+        fn: FunctionType = jit.fn
         code = _compiled.get(fn)
         if code is None:
-            code = _compiled[fn] = _Rewriter(fn).rewrite_ast()
+            code = _compiled[fn] = _Rewriter(jit).rewrite_ast()
         names = self._module_names(fn)
         if fn.__closure__:
             # The closure of a function that is not at the top of its module becomes names of a further copy.
