@@ -182,14 +182,17 @@ class Changes:
             after = next((j for j in range(i + 1, len(block)) if self._has(block[j], SIGNALS)), None)
             between = block[i + 1 : after] if after is not None else []
             if after is not None and not any(self._has(b, ACCESSES) for b in between):
-                same = LATER if function.name == "call_entry" and "epoch_at" in self._of(node) else ""
-                yield self._moved(function, "signal before the store", node, block[after], same)
+                yield self._moved(function, "signal before the store", node, block[after], self._later(function, node))
         for i, node in enumerate(block):
             if not self._has(node, WAITS):
                 continue
             after = next((j for j in range(i + 1, len(block)) if self._has(block[j], ACCESSES)), None)
             if after is not None and not self._has(block[after], (*WAITS, *SIGNALS)):
-                yield self._moved(function, "load before the wait", node, block[after])
+                same = self._later(function, block[after])
+                yield self._moved(function, "load before the wait", node, block[after], same)
+
+    def _later(self, function: ast.FunctionDef, access: ast.stmt) -> str:
+        return LATER if function.name == "call_entry" and "epoch_at" in self._of(access) else ""
 
     def _fenced(self, function: ast.FunctionDef, call: ast.Call) -> str:
         """Why a fence may go: another one comes before anything else is touched."""
