@@ -32,7 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[gc_collect_iterations_key] = 1  # what nobody caught in a destructor is looked for once, which takes a second
+    config.stash[gc_collect_iterations_key] = (
+        1  # what nobody caught in a destructor is looked for once, which takes a second
+    )
     if config.getoption("--all"):
         settings.load_profile("more of them")
 
