@@ -1,8 +1,9 @@
-"""Tests in two processes on the CPU that talk by gloo: what they start with. `conftest.both_end_well` starts them."""
+"""Tests in two processes on the CPU that talk by gloo: what they start with. `conftest.problem_of` starts them."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,10 @@ LIBRARIES = (
 """What ranks import takes longer than what they do: each worker of pytest does it once, and forks them."""
 
 
-Ended = Callable[[str, Path], None]
-"""The fixture `both_end_well`: `both_end_well(module, folder)`."""
+LIMIT_S = 240
+"""Seconds after which a rank ends that waits for ever: nobody else would end it."""
+Problem = Callable[[str, Path], str]
+"""The fixture `problem_of`: `problem_of(module, folder)`."""
 Main = Callable[[int, Path], None]
 """`main(rank, folder)`, in each process; the folder is the command's argument."""
 
@@ -39,6 +42,7 @@ def run(main: Main, of_four: Main | None = None) -> None:
             rank, children = other, []
             break
         children.append(child)
+    signal.alarm(LIMIT_S)  # forked processes have none
     for ranks, each in ((4, of_four), (2, main)):
         if each is not None and rank < ranks:
             dist.init_process_group("gloo", init_method=f"file://{folder}/meet{ranks}", rank=rank, world_size=ranks)

@@ -41,7 +41,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tilelink
 from benchmarks.gpu.install import NO_MULTICAST, PROBLEMS
-from benchmarks.gpu.training import Options, data
+from benchmarks.gpu.training import Options, data, finished
 from benchmarks.harness import Row, parser, write
 from tilelink.nn import parallelize
 
@@ -65,7 +65,7 @@ def model_of(config: LlamaConfig, device: str) -> Any:
 
 
 def split(model: Any, contender: str, mesh: DeviceMesh) -> None:
-    """In place: over the tensor-parallel ranks, then over the others; blocks are compiled last."""
+    """In place: over the tensor-parallel ranks, then over the others; compiled last."""
     if contender.startswith("tilelink"):
         parallelize(model, mesh=mesh["tp"])
     else:
@@ -84,13 +84,6 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     for p in model.parameters():
         groups.setdefault(p.device_mesh if isinstance(p, DTensor) else None, []).append(p)
     return torch.optim.AdamW([{"params": ps} for ps in groups.values()], lr=1e-4)
-
-
-def wait(device: str) -> float:
-    """The time when the device has done what it was given."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def greatest(value: float, device: str) -> float:
@@ -117,13 +110,13 @@ def trained(contender: str, config: LlamaConfig, mesh: DeviceMesh, drawn: Option
         for step in range(drawn.steps):
             tokens = data(drawn, step * mesh["dp"].size() + mesh.get_local_rank("dp"), device)[0]
             dist.barrier()
-            begin = wait(device)
+            begin = finished(device)
             loss = model(tokens, labels=tokens).loss
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             host.append(1e3 * (time.perf_counter() - begin))
-            times.append(1e3 * greatest(wait(device) - begin, device))
+            times.append(1e3 * greatest(finished(device) - begin, device))
             losses.append(loss.item())
         memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     settled = slice(min(5, drawn.steps // 2), None)

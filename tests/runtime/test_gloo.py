@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.two_processes import Ended
+from tests.two_processes import Problem
 
 
-def test_two_processes(both_end_well: Ended, tmp_path: Path) -> None:
-    both_end_well("tests.runtime.gloo_ranks", tmp_path)
+def test_two_processes(problem_of: Problem, tmp_path: Path) -> None:
+    assert problem_of("tests.runtime.gloo_ranks", tmp_path) == ""

@@ -187,7 +187,7 @@ def test_a_difference_names_the_emitted_line_and_the_users() -> None:
 UNSEEN = {
     # A pointer is computed earlier; the first row of a run of tiles that a wait has brought is one more.
     ("ag_attention_zigzag", "flash_there"): 2,
-    # Lanes that a mask would leave out read the row before the tensor, where the program may read, too; further off they show.
+    # Lanes that a mask would leave out read the row before the tensor; three rows before it they show.
     ("ag_moe", "grouped"): 1,
     # The first row of a run, one less.
     ("ag_moe_outer", "count"): 1,
