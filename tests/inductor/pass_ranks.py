@@ -261,7 +261,15 @@ def main(rank: int, folder: Path) -> None:
     with config.patch(post_grad_custom_pre_pass=first):
         chained = tilelink.inductor.overlap()
     assert chained.uuid() is None  # the one before it has none
-    with config.patch(post_grad_custom_pre_pass=chained):
+    said["summed_over_ranks"] = {}
+
+    def behind(graph: torch.fx.Graph) -> None:
+        """Whether what is gathered is passed by columns, which takes a copy."""
+        gathers = graph.find_nodes(op="call_function", target=torch.ops.symm_mem.fused_all_gather_matmul.default)
+        along: Any = [node.args[2] == node.args[0].meta["val"].dim() - 1 for node in gathers]
+        said["summed_over_ranks"].setdefault(name, []).extend(along)
+
+    with config.patch(post_grad_custom_pre_pass=chained, post_grad_custom_post_pass=behind):
         for name in PROGRAMS:
             if name in only:
                 said[name] = check(rank, name, passes)

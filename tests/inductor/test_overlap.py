@@ -73,6 +73,14 @@ def test_fused_as_unfused(said: dict[str, Any], name: str) -> None:
     assert [tuple(row[:2]) for row in said[name]] == [(kind, FUSED[kind]) for kind in MISSES[name]]
 
 
+def test_gathered_gradients_are_passed_as_they_lie(said: dict[str, Any]) -> None:
+    """The weight's gradient sums over what is gathered: passed for it, gradients would be copied by columns first."""
+    along = said["summed_over_ranks"]
+    backward = [name for name, kinds in MISSES.items() if kinds == (RS, AG) and name != "scatter_bias_last_axis"]
+    assert {name: along[name] for name in backward} == dict.fromkeys(backward, [False])
+    assert along["gather_last_axis"] == [True]
+
+
 @table("name", OTHERS)
 def test_reasons(said: dict[str, Any], name: str) -> None:
     assert len(said[name]) == len(OTHERS[name])

@@ -93,7 +93,9 @@ def fuse_gathering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[st
         others = dict.fromkeys(named(u) for u in users)
         return "", whys[0] if whys else f"no product takes what is gathered, but {', '.join(others) or 'nothing'}"
     by = [c.arrangement for c in consumers]
-    chosen = max(by, key=by.count)
+    # Of a gradient that is gathered: the product for the layer's argument, which takes rows as they lie, rather than the
+    # weight's, which sums over them.
+    chosen = max(by, key=lambda each: (not each.last, by.count(each)))
     fused = _rewrite(graph, node, [c for c in consumers if c.arrangement == chosen], group)
     erase(reversed([n for n in graph.nodes if n in layouts or any(n in s.pieces for s in steps)]))
     erase((node,))
