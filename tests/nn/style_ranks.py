@@ -43,10 +43,12 @@ from tilelink.nn import (
     ParallelAttention,
     RowwiseParallel,
     SequenceParallel,
+    group_name,
     install_styles,
     parallelize,
+    split_embedding,
 )
-from tilelink.nn.styles import ColumnLinear
+from tilelink.nn.styles import ColumnLinear, RowEmbedding
 
 Tensor = torch.Tensor
 SMALL: dict[str, Any] = {
@@ -226,11 +228,36 @@ class Embedded(nn.Module):
 def check_compiled_alone(mesh: DeviceMesh) -> None:
     """A block that is compiled by itself gets what torch's style of an embedding gives, and that gets its gradient."""
     whole, split, x = drawn(Embedded), drawn(Embedded), torch.arange(16)[None]
-    parallelize(split, {"embed": "embedding_rowwise"}, mesh)
+    style = ColwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
+    parallelize(split, {"embed": style}, mesh)
     split.block.compile(backend="aot_eager")
     for each in (whole, split):
         each(x).square().sum().backward()
     close(split.embed.weight.grad, whole.embed.weight.grad)
+
+
+def check_embedding(rank: int, mesh: DeviceMesh) -> None:
+    """Each rank has some rows: of an even number and an odd one, with a row that gets no gradient, and compiled."""
+    for rows, padding in ((8, None), (8, 6), (7, 2), (2, None)):
+        whole = drawn(lambda r=rows, p=padding: nn.Embedding(r, 4, padding_idx=p))
+        split = parallelize(
+            drawn(lambda r=rows, p=padding: nn.Embedding(r, 4, padding_idx=p)), {"": "embedding_rowwise"}, mesh
+        )
+        assert type(split) is RowEmbedding
+        ids = torch.randint(0, rows, (2, 6), generator=torch.Generator().manual_seed(3))
+        for run in (split, torch.compile(split, fullgraph=True, backend="aot_eager")):
+            for each in (whole, run):
+                each.weight.grad = None
+                y = each(ids)
+                (y.square() * torch.arange(12.0).view(2, 6, 1)).sum().backward()
+            close(run(ids), whole(ids))
+            close(split.weight.grad, whole.weight.grad, f"{rows} {padding}")
+    # Such an id would be zeros if every rank took it for somebody else's.
+    wrong = torch.tensor([-1 if rank == 0 else 7])
+    with pytest.raises(IndexError):
+        split_embedding.embedding(wrong, split.weight, first=rank, total=2, padding=None, group=group_name(mesh))
+    counted = parallelize(nn.Embedding(8, 4, max_norm=1.0), {"": "embedding_rowwise"}, mesh)
+    assert type(counted) is nn.Embedding
 
 
 def check_sharded(rank: int, folder: Path) -> None:
@@ -345,6 +372,7 @@ def main(rank: int, folder: Path) -> None:
     check_rows(rank, mesh)
     check_layouts(rank, mesh)
     check_compiled_alone(mesh)
+    check_embedding(rank, mesh)
     check_refusals(mesh)
     for name in MODELS:
         check_transformers(name, 25 if name == "Llama" else 1)

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from tilelink.errors import TilelinkError
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
-from tilelink.nn.styles import ColwiseParallel, ReplicatedParallel, RowwiseParallel, SequenceParallel, SplitLinear
+from tilelink.nn.styles import ColwiseParallel, ReplicatedParallel, RowwiseParallel, SequenceParallel, SplitModule
 
 STYLES: dict[str, ParallelStyle] = {
     "colwise": ColwiseParallel(),
@@ -123,7 +123,7 @@ class _Entry:
         if isinstance(self.style, ParallelStyle):
             self.style.src_data_rank = src_data_rank
             self.style._apply(self.module, mesh)
-            if isinstance(self.module, SplitLinear):
+            if isinstance(self.module, SplitModule):
                 self.module.split = replace(self.module.split, name=self.name)
         elif self.parameter is None:
             self.style.install_forward(self.module, mesh)

@@ -20,7 +20,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from tilelink.errors import TilelinkError
 from tilelink.nn import functional as F
-from tilelink.nn import split_linear
+from tilelink.nn import split_embedding, split_linear
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
 from tilelink.nn.local import local, own
@@ -61,8 +61,8 @@ class Split:
         return found.to_local() if self.local else found
 
 
-class SplitLinear(nn.Linear, ABC):
-    """A `torch.nn.Linear` of which each rank has a part."""
+class SplitModule(nn.Module, ABC):
+    """A module of torch of which each rank has a part."""
 
     split: Split
 
@@ -78,7 +78,7 @@ class SplitLinear(nn.Linear, ABC):
         """Of the rank's part of the weight, as the style says."""
 
 
-class ColumnLinear(SplitLinear):
+class ColumnLinear(SplitModule, nn.Linear):
     """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,7 @@ class ColumnLinear(SplitLinear):
         return split.result(y, LAST)
 
 
-class RowLinear(SplitLinear):
+class RowLinear(SplitModule, nn.Linear):
     """What `RowwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
@@ -113,6 +113,24 @@ class RowLinear(SplitLinear):
             y = split.result(nn.functional.linear(x, own(weight)), Partial())
             return y if bias is None else y + _as(split, own(bias))
         return split.result(y, split.made)
+
+
+class RowEmbedding(SplitModule, nn.Embedding):
+    """What `RowwiseParallel` makes of a `torch.nn.Embedding` whose ids and results are on every rank."""
+
+    @staticmethod
+    def takes(module: nn.Module, split: Split) -> TypeGuard[nn.Embedding]:
+        """Whether it is such a one, each rank has a row, and nothing counts or changes rows as they are looked up."""
+        if type(module) is not nn.Embedding or type(split.given) is not Replicate or type(split.made) is not Replicate:
+            return False
+        last = (split.mesh.size() - 1) * -(-module.num_embeddings // split.mesh.size())
+        return last < module.num_embeddings and not (module.max_norm or module.sparse or module.scale_grad_by_freq)
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        split, total = self.split, self.num_embeddings
+        first = split.mesh.get_local_rank() * -(-total // split.mesh.size())
+        given: dict[str, Any] = {"first": first, "total": total, "padding": self.padding_idx, "group": split.group}
+        return split.result(split_embedding.embedding(local(input), self.weight, **given), split.made)
 
 
 def _as(split: Split, bias: torch.Tensor) -> torch.Tensor:
@@ -132,7 +150,8 @@ class Local:
 
     def forward(self, *args: Any, **given: Any) -> Any:
         module: Any = self
-        plain = {name: own(p) for name, p in module.named_parameters(recurse=self.recurse)}
+        named = module.named_parameters() if self.recurse else module.__dict__["_parameters"].items()
+        plain = {name: own(p) for name, p in named if p is not None}
         if self.summed:
             plain = dict(zip(plain, F.replicated_all([*plain.values()], group=self.split.group), strict=True))
         if self.recurse or torch.compiler.is_compiling():
@@ -178,16 +197,20 @@ class RowwiseParallel(torchs.RowwiseParallel):
     """torch's `RowwiseParallel`: each rank has some input features of a linear layer.
 
     A result that is `Shard` along another axis than the last is reduced and scattered while it is computed (GEMM+RS), one that
-    is `Replicate` is reduced (GEMM+AR). All else is torch's, behind no product: other layouts, and modules that are no
-    `torch.nn.Linear`.
+    is `Replicate` is reduced (GEMM+AR). Of an embedding each rank has some rows, and results are summed. All else is torch's,
+    behind no product: other layouts, and other modules.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        split = split_over(self, device_mesh)
+        if RowEmbedding.takes(module, split):
+            self._partition_embedding_fn("", module, device_mesh)
+            return become(module, RowEmbedding, split)
         if type(module) is not nn.Linear:
             return _awaited(super()._apply(module, device_mesh))
         require_even("in_features", module.in_features, device_mesh.size())
         self._partition_linear_fn("", module, device_mesh)
-        return become(module, RowLinear, split_over(self, device_mesh))
+        return become(module, RowLinear, split)
 
 
 class SequenceParallel(torchs.SequenceParallel):
@@ -275,6 +298,6 @@ def _is_shard(placement: Placement) -> TypeGuard[Shard]:
 
 
 def _same(a: Placement, b: Placement, dims: int) -> bool:
-    if isinstance(a, Shard) and isinstance(b, Shard) and type(a) is type(b) is Shard:
+    if _is_shard(a) and _is_shard(b):
         return a.dim % dims == b.dim % dims
     return a == b

@@ -28,8 +28,9 @@ def all_reduce_two_shot(x: Any) -> Any:
 @all_reduce_two_shot.reference
 def reference(x: Any, *, form: str = "", group: Any = None) -> Any:
     """The same by a library."""
-    import torch.distributed as dist
-
     out = x.clone()
-    dist.all_reduce(out, group=group)
+    if group is None or group.size() > 1:  # a library's collective costs its host more than a product
+        import torch.distributed as dist
+
+        dist.all_reduce(out, group=group)
     return out
