@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed import distributed_c10d as torchs
 
 from tilelink.runtime.session import require
 from tilelink.torch_ops.serving import matmul_reduce_scatter
@@ -22,7 +22,7 @@ def _run(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, reduce_op: str, dim:
 
 def _fake(A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, reduce_op: str, dim: int, group: str) -> torch.Tensor:
     shape = list(C.shape)
-    shape[dim] //= _resolve_process_group(group).size()  # pyright: ignore[reportArgumentType]
+    shape[dim] //= torchs._resolve_process_group(group).size()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage, reportArgumentType]
     return A.new_empty(shape)
 
 
