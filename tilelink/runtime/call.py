@@ -228,8 +228,8 @@ class _Preparation:
             else:
                 function, name, constants = function.merge, f"{name}'s merge", {}
         output = None if action.output is None else self._view(action.output)
-        called = explained(function, name, path, step.step.loc)
-        return W.Apply(called, tuple(map(self._view, action.inputs)), output, constants, tile)
+        called = explained(function, constants, name, path, step.step.loc)
+        return W.Apply(called, tuple(map(self._view, action.inputs)), output, tile)
 
     def _view(self, piece: S.Piece) -> W.View:
         """Part of an instance: this rank's, or a peer's."""

@@ -159,11 +159,11 @@ def _apply(work: W.Apply, number: int, backend: W.Backend, first: W.Call) -> W.S
     """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
     inputs = [_view(v, first, backend) for v in work.inputs]
     output = _view(work.output, first, backend) if work.output is not None else None
-    constants, stream = work.constants, backend.side_stream(number)
+    stream = backend.side_stream(number)
 
     def apply(call: W.Call) -> None:
         written = output(call) if output is not None else None
-        stream.apply(work.function_in(call), [view(call) for view in inputs], written, constants)
+        stream.apply(work.function_in(call), [view(call) for view in inputs], written)
 
     return apply
 
