@@ -50,7 +50,7 @@ def _launch(work: W.Launch, number: int, backend: W.Backend, launcher: Launcher,
         return plain
     start, handle, context_of = driver.library().cuLaunchKernelEx, _handle(number, backend), backend.context_of
     launches = [
-        (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters)
+        (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters())
         for p in (packed if varies else packed * 2)
     ]
 
