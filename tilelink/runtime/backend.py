@@ -183,14 +183,6 @@ class Backend(ABC):
         self.barrier()
         self.arenas.remove(arena)
 
-    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
-        """The context of the arena that holds a tensor, for the ranks of a line if one is named. Raises TL439, none does."""
-        return self.arenas.holding(tensor).along(line)
-
-    def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype. Raises TL439, it lies in none."""
-        return self.arenas.holding(tensor).instance(tensor, pe)
-
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Plain device memory of this rank, zeroed."""
         return torch.zeros(size, dtype=dtype, device=self.device)
@@ -429,7 +421,8 @@ def tensor_of(what: torch.Tensor | Given | Instance, call: Call, backend: Backen
         return call.tensors[what.name]
     if isinstance(what, Instance):
         # The last ranks may have less than this one says that they have.
-        flat = backend.symmetric_arena(call.tensors[what.name], what.pe)
+        mine = call.tensors[what.name]
+        flat = backend.arenas.holding(mine).instance(mine, what.pe)
         strides = (math.prod(what.shape[k + 1 :]) for k in range(len(what.shape)))
         return flat.as_strided(what.shape, tuple(strides))
     return what
@@ -467,7 +460,7 @@ def value_of(value: Value, call: Call, backend: Backend) -> Any:
     if isinstance(value, Credits):
         return call.credits
     if isinstance(value, ContextOf):
-        return backend.context_of(call.tensors[value.name], value.line)
+        return backend.arenas.holding(call.tensors[value.name]).along(value.line)
     if isinstance(value, Tile):
         return Descriptor(value.view(tensor_of(value.tensor, call, backend)), value.block)
     return call.tensors[value.name] if isinstance(value, Given) else value

@@ -48,7 +48,7 @@ def _launch(work: W.Launch, number: int, backend: W.Backend, launcher: Launcher,
     packed = [p for p in made if p is not None]
     if len(packed) != len(made):
         return plain
-    start, handle, context_of = driver.library().cuLaunchKernelEx, _handle(number, backend), backend.context_of
+    start, handle, holding = driver.library().cuLaunchKernelEx, _handle(number, backend), backend.arenas.holding
     launches = [
         (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters())
         for p in (packed if varies else packed * 2)
@@ -61,7 +61,7 @@ def _launch(work: W.Launch, number: int, backend: W.Backend, launcher: Launcher,
         for value, name in values.pointers:
             value.value = tensors[name].data_ptr()
         for value, name, line in values.contexts:
-            value.value = context_of(tensors[name], line).data_ptr()
+            value.value = holding(tensors[name]).along(line).data_ptr()
         for at, name, maps in values.maps:
             parameters[at] = maps.address(tensors[name])
         values.config.stream = handle(call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -80,28 +80,20 @@ def copy_pieces(parts: tuple[Piece, ...], target: int, source: int, stream: int)
             driver.copy_rows(to, p.target_pitch, start, p.source_pitch, p.width, p.rows, stream)
 
 
+@dataclass(slots=True, eq=False)
 class Launcher:
     """Launches on one device.
 
-    Args:
-        device: where every tensor argument must be.
-        options: further compiler options of every kernel, such as `extern_libs`.
-        prepare: called once with each compiled kernel, loaded and not yet started.
-        room: bytes of shared memory that a block may have; None: not looked at.
+    `device`: where every tensor argument must be. `options`: further compiler options of every kernel, such as `extern_libs`.
+    `prepare`: called once with each compiled kernel, loaded and not yet started. `room`: bytes of shared memory that a block
+    may have; None: not looked at.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        options: Mapping[str, Any] | None = None,
-        prepare: Callable[[Any], None] | None = None,
-        room: int | None = None,
-    ) -> None:
-        self.device = device
-        self._room = room
-        self._options = dict(options or {})
-        self._prepare = prepare
-        self._admitted: dict[Any, int] = {}
+    device: torch.device
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    prepare: Callable[[Any], None] | None = None
+    room: int | None = None
+    _admitted: dict[Any, int] = field(default_factory=dict[Any, int])
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` function on the CUDA stream with handle `stream`.
@@ -120,12 +112,12 @@ class Launcher:
         """The compiled kernel, loaded and checked, and the values to start it with in order; raises as `launch`."""
         values = {name: self._value(name, value) for name, value in args.items()}
         check_arguments(kernel.__name__, kernel.arg_names, values)
-        compiled = self._compiled(kernel, options, dict(grid=(workers,), **self._options, **values))
+        compiled = self._compiled(kernel, options, dict(grid=(workers,), **self.options, **values))
         _ = compiled.run  # loads it, which checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
             kernels.require_resident(compiled, workers)
-            if self._prepare is not None and compiled not in self._admitted:
-                self._prepare(compiled)
+            if self.prepare is not None and compiled not in self._admitted:
+                self.prepare(compiled)
             self._admitted[compiled] = workers
         return compiled, [values[name] for name in kernel.arg_names]
 
@@ -133,13 +125,13 @@ class Launcher:
         """The kernel with the most stages, up to those asked for, that it has the shared memory for."""
         with compiling(kernel):
             compiled = kernel.warmup(**options.given(), **given)
-        if self._room is None or compiled.metadata.shared <= self._room:
+        if self.room is None or compiled.metadata.shared <= self.room:
             return compiled
         if options.num_stages > 1:
             return self._compiled(kernel, replace(options, num_stages=options.num_stages - 1), given)
         raise TilelinkError(
             "TL410",
-            f"kernel {compiled.name} needs {compiled.metadata.shared} bytes of shared memory, and a block has {self._room}",
+            f"kernel {compiled.name} needs {compiled.metadata.shared} bytes of shared memory, and a block has {self.room}",
             why="tiles of a product, and tiles that TMA stores, go through shared memory",
             hint="give it smaller tiles",
         )
