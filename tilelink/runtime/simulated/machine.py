@@ -323,17 +323,12 @@ class Machine:
         return f"{name} is {value}" + (f", waits until it is {agent.target.text}" if agent.target is not None else "")
 
     # ---------------------------------------------------------------------------------------------------------- copies
-    def small_flags(self, start: int, end: int) -> dict[int, int]:
-        """Address and value of the flags that a small copy may write: totals that somebody waits for."""
-        region = self.memory.find(start, end)
-        if region is None or end - start > SMALL_COPY:
-            return {}
-        return {at: region.word(at) for at in range(start, end - WORD + 1, WORD)}
-
-    def copied(self, start: int, end: int, before: dict[int, int]) -> None:
-        """A stream has written these bytes, over the flags `before`."""
-        agent = self.scheduler.running()
-        region = self.memory.find(start, end)
+    @contextmanager
+    def copying(self, agent: Agent, start: int, end: int) -> Iterator[None]:
+        """A stream writes these bytes inside. A small copy may write flags: totals that somebody waits for."""
+        region = self.memory.find(start, end) if end - start <= SMALL_COPY else None
+        before = {} if region is None else {at: region.word(at) for at in range(start, end - WORD + 1, WORD)}
+        yield
         if region is not None:
             seen = agent.clock + self.costs.flight(region.home != agent.rank)
             for address, value in before.items():

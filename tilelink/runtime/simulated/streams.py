@@ -202,18 +202,16 @@ class SimulatedStream:
         if local:
             agent.clock = self._sm("copy within the GPU: it", small=True)
         begin, nbytes = agent.clock, target.numel() * target.element_size()
-        low, high = extent(target) if nbytes else (0, 0)
-        before = machine.small_flags(low, high)
-        for to, start in zip(_pieces(target), _pieces(source), strict=True):
-            machine.scheduler.switch()
-            machine.observe(agent, start, writes=False)
-            if to.numel() == 1 and to.dtype == torch.int64:
-                machine.observe_flag(agent, to, int(to), int(start), acquire=False)
-            else:
-                machine.observe(agent, to, writes=True)
-            to.copy_(start)
-        agent.clock += machine.costs.copied(nbytes, remote=not local)
-        machine.copied(low, high, before)
+        with machine.copying(agent, *(extent(target) if nbytes else (0, 0))):
+            for to, start in zip(_pieces(target), _pieces(source), strict=True):
+                machine.scheduler.switch()
+                machine.observe(agent, start, writes=False)
+                if to.numel() == 1 and to.dtype == torch.int64:
+                    machine.observe_flag(agent, to, int(to), int(start), acquire=False)
+                else:
+                    machine.observe(agent, to, writes=True)
+                to.copy_(start)
+            agent.clock += machine.costs.copied(nbytes, remote=not local)
         machine.record("copy", begin, until=agent.clock, detail=f"{nbytes} bytes")
         if local:
             self._give_back_sm(agent, small=True)
@@ -263,8 +261,7 @@ class SimulatedStream:
         self._come_to(event)
         return event
 
-    def stamp(self) -> SimulatedEvent:
-        return self.record()
+    stamp = record
 
     @_queued
     def _come_to(self, event: SimulatedEvent) -> None:
