@@ -67,7 +67,7 @@ def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         for m in range(1, 10_001):
             op(rows[:m], weight)
             op(rows[:7], weight)  # as a call that comes again and again
-        return len(require().cached(op.identity))
+        return len(require().prepared[op.identity])
 
     assert tilelink.launch(main, 1) == [CALLS_KEPT]
     assert sorted(sizes) == [*range(1, 10_001)]  # each once, the one that comes again too
@@ -86,7 +86,7 @@ def test_plans_are_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         me = tilelink.rank()
         for call in calls + calls:
             call.assert_on(me, op(*call.tensors[me], **dict(call.sizes)))
-        return len(require().cached(op.identity)), len(op.kept)
+        return len(require().prepared[op.identity]), len(op.kept)
 
     assert tilelink.launch(main, 2) == [(3, 3)] * 2
 

@@ -83,7 +83,7 @@ def check(rank: int) -> None:
     bases = arena.context.tolist()[2:6]
     line = laid.backend.topology.line(rank, "DATA")
     assert arena.along(line).tolist() == [rank // 2, 2, bases[rank % 2], bases[rank % 2 + 2], rank % 2, rank % 2 + 2]
-    assert laid.backend.context_of(arena.local, line) is arena.along(line)
+    assert laid.backend.arenas.holding(arena.local).along(line) is arena.along(line)
     arena.free()
     with pytest.raises(TilelinkError, match="TL457"):
         whole.of(Grid((("DATA", 3),)))

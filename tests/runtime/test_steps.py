@@ -448,7 +448,7 @@ def test_a_peers_argument_is_found_anew_in_each_call(notes: Notes, session: Sess
         call.tensors = {"x": given}
         notes.start()
         run(call)
-        source = session.backend.symmetric_arena(given, 3).data_ptr() + 40
+        source = session.backend.arenas.holding(given).instance(given, 3).data_ptr() + 40
         assert notes.lines() == [f"copy target={target.data_ptr() + 8} source={source} bytes=24 stream=102"]
 
 

@@ -54,17 +54,17 @@ def test_instances_of_a_tensor_in_an_arena() -> None:
         own = arena.local[64:128].view(torch.float32).view(4, 4)
         own.fill_(backend.rank)
         backend.barrier()
-        assert backend.context_of(own) is arena.context
-        other = backend.symmetric_arena(own[1:], (backend.rank + 1) % 3)
+        assert backend.arenas.holding(own).along(None) is arena.context
+        other = backend.arenas.holding(own[1:]).instance(own[1:], (backend.rank + 1) % 3)
         assert other.shape == (12,)
         assert (other.data_ptr() - arena.context[2 + (backend.rank + 1) % 3]) == 64 + 16
         with pytest.raises(TilelinkError, match="TL439"):
-            backend.context_of(torch.zeros(4))
+            backend.arenas.holding(torch.zeros(4))
         backend.barrier()
         arena.free()
         arena.free()
         with pytest.raises(TilelinkError, match="TL439"):
-            backend.context_of(own)
+            backend.arenas.holding(own)
         return float(other.mean())
 
     assert simulate(main, 3) == [1.0, 2.0, 0.0]

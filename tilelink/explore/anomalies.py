@@ -13,7 +13,7 @@ from tilelink.cost import H200, Machine, bound
 from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.cases import Case, Ranks
 from tilelink.explore.running import explore_case
-from tilelink.pipeline.compiled import proved
+from tilelink.pipeline.compiled import planned, proved
 from tilelink.pipeline.operator import Operator
 from tilelink.tuning.progress import bar
 from tilelink.tuning.search import Limits
@@ -165,7 +165,7 @@ def _drawn(low: int, high: int, chosen: random.Random) -> int:
 def _gap(case: Case, machine: Machine) -> Anomaly | None:
     """None where there is no plan for such sizes."""
     try:
-        _, lowered, _ = proved(case.operator, case.bound(case.topology_on(machine)))
+        lowered, _ = proved(planned(case.operator, case.bound(case.topology_on(machine))))
     except TilelinkError:
         return None
     found = bound(lowered, machine)

@@ -120,14 +120,11 @@ def bound_sizes(
 def stored(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The arguments as programs know them: a rank's slice (`R/R M N`) that was passed with its axis of one element, without;
     truth values as bytes."""
-    return [_stored(t, slices_in(s, tuple(t.shape))) for t, s in zip(tensors, signature.inputs, strict=True)]
-
-
-def _stored(t: torch.Tensor, without: tuple[int, ...]) -> torch.Tensor:
     import torch
 
-    t = t.squeeze(without) if without else t
-    return t.view(torch.uint8) if t.dtype == torch.bool else t
+    pairs = ((t, slices_in(s, tuple(t.shape))) for t, s in zip(tensors, signature.inputs, strict=True))
+    found = (t.squeeze(without) if without else t for t, without in pairs)
+    return [t.view(torch.uint8) if t.dtype == torch.bool else t for t in found]
 
 
 def keywords_of(of: Operator) -> dict[str, Any]:
@@ -138,13 +135,9 @@ def keywords_of(of: Operator) -> dict[str, Any]:
 def in_words(of: Operator, bound: Bound) -> str:
     """A call in words: what has to be the same on all ranks. Defaults of the operator's body are constants too."""
     constants = {**keywords_of(of), **dict(bound.constants)}
-    said = [f"{name}={_without_address(value)}" for name, value in sorted(constants.items())]
+    # Without addresses: in words that are the same in every process.
+    said = [f"{name}={re.sub(' at 0x[0-9a-f]+', '', repr(value))}" for name, value in sorted(constants.items())]
     return f"{of.name}({', '.join([*(f'{n}={size}' for n, size in bound.sizes), *bound.dtypes, *said])})"
-
-
-def _without_address(value: Any) -> str:
-    """A constant in words that are the same in every process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def axes_of(of: Operator, topology: Topology) -> dict[str, int]:

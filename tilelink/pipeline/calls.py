@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tilelink.pipeline.operator import Operator
 
 T = TypeVar("T")
+Key: TypeAlias = tuple[object, ...]
+"""Of a kind of calls."""
 log = logging.getLogger("tilelink")
 
 CHOICES_KEPT = 4096
@@ -40,12 +42,6 @@ def facts(t: Any, session: Session) -> object:
         return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
     except (AttributeError, RuntimeError):
         return type(t)
-
-
-def prepared_for(cached: Recent[Prepared | Unfused], key: object) -> Prepared | Unfused | None:
-    """What has been prepared for a call, if all that it was made of is still so."""
-    found = cached.get(key)
-    return None if found is None or (found.changed is not None and found.changed()) else found
 
 
 def are_lists(tensors: Sequence[Any]) -> bool:
@@ -90,47 +86,47 @@ class Calls:
         of = [facts(t, session) for t in tensors]
         if outs:
             of += [facts(t, session) for t in outs]
-        keyed = True
         if given:
-            keyed = all(isinstance(v, SCALAR) for v in given.values())
             of += [(name, exact(value)) for name, value in given.items()]
-        operator = self.operator
-        # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
-        key = (operator.scheduled, len(outs), *of)
-        prepared = prepared_for(session.cached(operator.identity), key) if keyed else None
+        key = None
+        if not given or all(isinstance(v, SCALAR) for v in given.values()):
+            # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
+            key = (self.operator.scheduled, len(outs), *of)
+        prepared = self._known(session, key, tensors, outs, given)
         if prepared is None:
-            prepared = self._prepared(session, key if keyed else None, tensors, outs, given)
-        elif prepared.in_place or vigil.debug:
-            prepared.again(tensors, outs, given)
+            prepared = self._prepared(session, key, tensors, outs, given)
         values = prepared.run(tensors, outs)
         return values[0] if len(values) == 1 else values
 
+    def _known(
+        self, session: Session, key: Key | None, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]
+    ) -> Prepared | Unfused | None:
+        """What has been prepared for a call under this operator's own schedule, if all that it was made of is still so; looked at
+        once more, where that is needed. `key`: None, nothing names its kind."""
+        found = session.prepared[self.operator.identity].get(key)
+        if found is None or (found.changed is not None and found.changed()):
+            return None
+        if found.in_place or session.vigil.debug:
+            found.again(tensors, outs, given)
+        return found
+
     def _prepared(
-        self,
-        session: Session,
-        key: tuple[Any, ...] | None,
-        tensors: Sequence[Any],
-        outs: Sequence[Any],
-        given: dict[str, Any],
+        self, session: Session, key: Key | None, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]
     ) -> Prepared | Unfused:
-        """What runs a call that is not prepared under this operator's own schedule. `key`: None, nothing names its kind."""
+        """What runs a call that is not prepared under this operator's own schedule."""
         calls = self
         if not self.operator.scheduled or session.backend.only_references:
             calls = self._chosen(session, key, tensors, given)
-        unfused = calls.operator.schedules.unfused
         # What is kept of a tiled form goes with its workspace; the unfused form has none, and is found at once the next time.
-        cached = session.cached((self if unfused else calls).operator.identity)
-        found = prepared_for(cached, key) if key is not None and not unfused else None
-        if found is not None:
-            if found.in_place or session.vigil.debug:
-                found.again(tensors, outs, given)
-            return found
-        if unfused:
-            found = calls.unfused(session, tensors, outs, given)
+        if calls.operator.schedules.unfused:
+            found, under = calls.unfused(session, tensors, outs, given), self
         else:
-            found = Prepared(calls.operator, session, tensors, outs, given)
+            known = calls._known(session, key, tensors, outs, given)
+            if known is not None:
+                return known
+            found, under = Prepared(calls.operator, session, tensors, outs, given), calls
         if key is not None:
-            cached[key] = found
+            session.prepared[under.operator.identity][key] = found
         return found
 
     def unfused(self, session: Session, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]) -> Unfused:
@@ -217,9 +213,7 @@ class Calls:
             hint=f"{hint}, or simulate the ranks: tilelink.launch without torchrun",
         )
 
-    def _chosen(
-        self, session: Session, key: tuple[Any, ...] | None, tensors: Sequence[Any], given: dict[str, Any]
-    ) -> Calls:
+    def _chosen(self, session: Session, key: Key | None, tensors: Sequence[Any], given: dict[str, Any]) -> Calls:
         """With the schedule that is chosen for a call; itself where that is its own."""
         backend = session.backend
         if backend.only_references:
@@ -273,7 +267,7 @@ class Calls:
         reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
         for calls in (self, *self._variants.values()):
             # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
-            session.cached(calls.operator.identity).clear()
+            session.prepared[calls.operator.identity].clear()
         if tensors:
             bound = bind_here(operator, session, tensors, {})
             made = operator.compiled(bound, session.vigil.checks)

@@ -76,21 +76,17 @@ def compiled(operator: Operator, bound: Bound, checks: Checks) -> Compiled:
         TilelinkError: there is no plan, or the proof refuses it.
     """
     found: list[Found] = []
-    plan, lowered, verdict = proved(operator, bound, found)
+    plan = planned(operator, bound, found)
+    lowered, verdict = proved(plan)
     return Compiled(plan, lowered, verdict, emit(plan, lowered, checks), Outside(found) if found else None)
 
 
-def proved(operator: Operator, bound: Bound, found: list[Found] | None = None) -> tuple[Plan, Lowered, Verdict]:
-    """Plan, lowered plan and verdict for bound arguments; `found`: takes up what they depend on outside of the operator.
-
-    Raises:
-        TilelinkError: there is no plan, or the proof refuses it.
-    """
-    plan = planned(operator, bound, found)
+def proved(plan: Plan) -> tuple[Lowered, Verdict]:
+    """The lowered plan and its verdict. Raises the diagnostic of the proof, if it refuses the plan."""
     verdict, lowered = judged(plan)
     if verdict.error is not None:
         raise verdict.error
-    return plan, lowered or lower(plan), verdict
+    return lowered or lower(plan), verdict
 
 
 def unproven(operator: Operator, bound: Bound) -> Plan:
@@ -100,7 +96,7 @@ def unproven(operator: Operator, bound: Bound) -> Plan:
 
 
 def wired(operator: Operator, bound: Bound, found: list[Found] | None = None) -> Wiring:
-    """Tensors and steps; `found`: as of `proved`."""
+    """Tensors and steps; `found`: as of `planned`."""
     return trace(
         operator.name, operator.fn, operator.signature, dict(bound.sizes), bound.dtypes, dict(bound.constants),
         operator.loc, ranks=bound.topology.ranks, axes=axes_of(operator, bound.topology), found=found,
@@ -108,7 +104,7 @@ def wired(operator: Operator, bound: Bound, found: list[Found] | None = None) ->
 
 
 def planned(operator: Operator, bound: Bound, found: list[Found] | None = None) -> Plan:
-    """The plan for bound arguments, of which nothing is shown yet; `found`: as of `proved`."""
+    """The plan for bound arguments, of which nothing is shown yet; `found`: takes up what it depends on outside the operator."""
     found, schedule = [] if found is None else found, operator.schedules
     wiring = wired(operator, bound, found)
     layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))

@@ -280,9 +280,10 @@ class Operator:
         Raises:
             TilelinkError: as a call; TL475 processes on the CPU run no kernels.
         """
+        from tilelink.pipeline.calls import on_ranks
         from tilelink.pipeline.tracing import traced_call
 
-        return traced_call(self, tensors, group, session, given)
+        return on_ranks(tensors, group, session, lambda mine, here: traced_call(self, here, mine, given))
 
     def tune(
         self,

@@ -80,7 +80,8 @@ class Prepared:
         if traced:
             made = made.traced(vigil.checks)
         nbytes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in results]
-        self._written = Written.of(operator.name, operator.loc, tensors, nbytes, arguments_stored(self.plan))
+        spans = (*map(span, tensors), *nbytes)
+        self._written = Written(operator.name, operator.loc, len(tensors), arguments_stored(self.plan), spans)
         self._agree(tensors, outs, given, self.said, refused(self.plan))
         self.loaded = made.on(backend.rank)
         self.workspace: Workspace = workspace(operator, session, found, self.plan)
@@ -206,7 +207,8 @@ class Unfused:
         self._said = stated(operator, session, bound)
         taken = constants_of(operator.signature, given, operator.uneven)
         self._reference = partial(reference, **taken, group=session.backend.group)
-        self._written = Written.of(operator.name, operator.loc, tensors, map(span, outs))
+        spans = tuple(map(span, (*tensors, *outs)))
+        self._written = Written(operator.name, operator.loc, len(tensors), (), spans)
         self._checked = not outs
         self.again()
 

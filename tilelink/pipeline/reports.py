@@ -39,18 +39,14 @@ def describe(plan: Plan, source: KernelSource, rank: int) -> Describe:
         where = f"worker {entry.worker}, {tile(site, entry.tile)}"
         if site.kind in ("below", "holds"):
             where = where if entry.tile >= 0 else ""  # every worker looks at the head of a table
-            return Finding(where + _broken(site, entry), site.path, site.loc)
+            what = f"has the value {entry.seen}, and there are {entry.expected} positions"
+            what = what if site.kind == "below" else "does not hold"
+            return Finding(f"{where}{site.of} {what}", site.path, site.loc)
         what, silent = _awaited(plan, site, entry.index, rank)
         counts = f"seen {entry.seen}, expected {entry.expected}"
         return Finding(f"{where}{what}: {counts}", site.path, site.loc, silent)
 
     return found
-
-
-def _broken(site: Site, entry: Entry) -> str:
-    if site.kind == "below":
-        return f"{site.of} has the value {entry.seen}, and there are {entry.expected} positions"
-    return f"{site.of} does not hold"
 
 
 def _awaited(plan: Plan, site: Site, index: int, rank: int) -> tuple[str, tuple[int, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilelink.pipeline.calls import on_ranks
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.refusals import no_kernels
@@ -17,14 +16,8 @@ ROUNDS = 7
 """In which the traced and the untraced call take turns."""
 
 
-def traced_call(
-    operator: Operator, tensors: Sequence[Any], group: Any, session: Session | None, given: dict[str, Any]
-) -> Trace:
+def traced_call(operator: Operator, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Trace:
     """Trace one call; on GPUs behind some that are timed, traced and not. Collective; arguments as of `Operator.trace`."""
-    return on_ranks(tensors, group, session, lambda mine, here: _traced(operator, here, mine, given))
-
-
-def _traced(operator: Operator, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Trace:
     if session.backend.only_references:
         raise no_kernels()
     operator = operator.calls.tiled(bind_here(operator, session, tensors, given))

@@ -321,7 +321,8 @@ def _search(
 def modelled(operator: Operator, bound: Bound, machine: Machine = H200) -> Trial:
     """One schedule, planned, proved and put before the cost model; `why` is the first line of its diagnostic."""
     try:
-        plan, lowered, _ = proved(operator, bound)
+        plan = planned(operator, bound)
+        lowered, _ = proved(plan)
     except TilelinkError as error:
         return Trial(operator.schedules, None, str(error).splitlines()[0])
     return Trial.of(operator.schedules, predict(lowered, machine).us, plan)
@@ -335,7 +336,7 @@ def modelled_study(
     def evaluate(schedules: Sequence[Schedule], late: Callable[[], bool]) -> list[Trial]:
         return [modelled(operator.with_schedule(s), bound, machine) for s in schedules]
 
-    plan, _, _ = proved(operator, bound)
+    proved(plan := planned(operator, bound))
     return _search(operator, bound, plan, "model", limits, space, evaluate, machine).run()
 
 

@@ -5,7 +5,7 @@ The proof takes for granted that tensors of a call share memory only where all o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +38,8 @@ def stored(plan: Plan) -> tuple[tuple[int, str], ...]:
 class Written:
     """What calls of one kind write.
 
-    `arguments`: their number. `stored`: number and name of those that programs write to. `spans`: bytes from the first to
-    the last, of each argument and then of each result. `apart`: addresses of tensors that were looked at: shapes and strides
+    `arguments`: their number. `stored`: as of `stored(plan)`; none of the unfused form. `spans`: bytes from the first to the
+    last, of each argument and then of each result. `apart`: addresses of tensors that were looked at: shapes and strides
     are those of the kind, so nothing else decides whether they share memory.
     """
 
@@ -49,17 +49,6 @@ class Written:
     stored: tuple[tuple[int, str], ...]
     spans: tuple[int, ...]
     apart: Recent[bool] = field(default_factory=lambda: Recent[bool](APART_KEPT))
-
-    @staticmethod
-    def of(
-        operator: str,
-        loc: Loc,
-        tensors: Sequence[torch.Tensor],
-        results: Iterable[int],
-        stored: tuple[tuple[int, str], ...] = (),
-    ) -> Written:
-        """By calls with tensors like these. `results`: bytes of each; `stored`: as of `stored(plan)`."""
-        return Written(operator, loc, len(tensors), stored, (*map(span, tensors), *results))
 
     def refused(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> TilelinkError | None:
         """TL240, TL244 to TL246: why a call must not write what it would; None: it may."""

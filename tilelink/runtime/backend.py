@@ -54,6 +54,10 @@ class Descriptor:
             ) from error
 
 
+Library: TypeAlias = Callable[..., object]
+"""A function of tensors, which may take `out=`."""
+
+
 class Stream(Protocol):
     """Work in order. Everything here is asynchronous to the host and legal under CUDA-graph capture."""
 
@@ -65,15 +69,9 @@ class Stream(Protocol):
         """Copy bytes by a copy engine; either side may be a peer's memory. Same shape and dtype, rows contiguous."""
         ...
 
-    def apply(
-        self,
-        function: Callable[..., object],
-        inputs: Sequence[torch.Tensor],
-        output: torch.Tensor | None,
-        constants: Mapping[str, Any],
-    ) -> None:
-        """`function(*inputs, out=output, **constants)` with this stream as torch's current one, without gradients; no `out`
-        where there is no output."""
+    def apply(self, function: Library, inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> None:
+        """`function(*inputs, out=output)` with this stream as torch's current one, without gradients; no `out` where there is no
+        output."""
         ...
 
     def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
@@ -184,14 +182,6 @@ class Backend(ABC):
     def _settle(self, arena: Arena) -> None:
         self.barrier()
         self.arenas.remove(arena)
-
-    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
-        """The context of the arena that holds a tensor, for the ranks of a line if one is named. Raises TL439, none does."""
-        return self.arenas.holding(tensor).along(line)
-
-    def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype. Raises TL439, it lies in none."""
-        return self.arenas.holding(tensor).instance(tensor, pe)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Plain device memory of this rank, zeroed."""
@@ -387,19 +377,18 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """`function(*inputs, out=output, **constants)` on views, on the stream.
+    """`function(*inputs, out=output)` on views, on the stream.
 
     `tile`: the function takes a tile run by run. Without an `output` what it gives is kept under this name; with one it is
     the merge, `function(parts, out=output)`, of what was kept, in this order.
     """
 
-    function: Callable[..., object]
+    function: Library
     inputs: tuple[View, ...]
     output: View | None
-    constants: Mapping[str, Any]
     tile: str | None = None
 
-    def function_in(self, call: Call) -> Callable[..., object]:
+    def function_in(self, call: Call) -> Library:
         """The function in one call, which has what runs of its tiles gave."""
         if self.tile is None:
             return self.function
@@ -407,8 +396,8 @@ class Apply:
             call.parts = {}
         function, name, kept = self.function, self.tile, call.parts
 
-        def contribute(*inputs: torch.Tensor, **constants: Any) -> None:
-            kept.setdefault(name, []).append(function(*inputs, **constants))
+        def contribute(*inputs: torch.Tensor) -> None:
+            kept.setdefault(name, []).append(function(*inputs))
 
         def merge(*, out: torch.Tensor) -> None:
             function(kept.pop(name, []), out=out)
@@ -418,7 +407,7 @@ class Apply:
     def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
         inputs = [view_of(v, call, backend) for v in self.inputs]
         output = view_of(self.output, call, backend) if self.output is not None else None
-        stream.apply(self.function_in(call), inputs, output, self.constants)
+        stream.apply(self.function_in(call), inputs, output)
 
 
 Work: TypeAlias = Launch | Copy | WaitDoorbell | Follow | Apply
@@ -432,7 +421,8 @@ def tensor_of(what: torch.Tensor | Given | Instance, call: Call, backend: Backen
         return call.tensors[what.name]
     if isinstance(what, Instance):
         # The last ranks may have less than this one says that they have.
-        flat = backend.symmetric_arena(call.tensors[what.name], what.pe)
+        mine = call.tensors[what.name]
+        flat = backend.arenas.holding(mine).instance(mine, what.pe)
         strides = (math.prod(what.shape[k + 1 :]) for k in range(len(what.shape)))
         return flat.as_strided(what.shape, tuple(strides))
     return what
@@ -470,7 +460,7 @@ def value_of(value: Value, call: Call, backend: Backend) -> Any:
     if isinstance(value, Credits):
         return call.credits
     if isinstance(value, ContextOf):
-        return backend.context_of(call.tensors[value.name], value.line)
+        return backend.arenas.holding(call.tensors[value.name]).along(value.line)
     if isinstance(value, Tile):
         return Descriptor(value.view(tensor_of(value.tensor, call, backend)), value.block)
     return call.tensors[value.name] if isinstance(value, Given) else value

@@ -44,18 +44,6 @@ class KernelEvents:
     tiles: int
     memory: torch.Tensor
 
-    @staticmethod
-    def allocate(backend: Backend, plan: Plan, layout: TraceLayout, workers: int) -> KernelEvents:
-        left, tiles = workers, 1  # the most that one worker takes, in any role
-        for role in layout.roles:
-            mine = role.workers if role.workers is not None else max(left, 1)
-            left -= role.workers or 0
-            total = UNKNOWN if role.total is None else int(F.evaluate(role.total, plan.env(backend.rank)))
-            drawn = role.total is None or role.drawn
-            tiles = max(tiles, min(total, UNKNOWN) if drawn else -(-total // mine))
-        memory = backend.zeros(workers * (1 + layout.turns * tiles * layout.slots), torch.int64)
-        return KernelEvents(layout, workers, tiles, memory)
-
 
 What: TypeAlias = Literal["wait", "copy", "compute"]
 
@@ -228,8 +216,8 @@ class _Preparation:
             else:
                 function, name, constants = function.merge, f"{name}'s merge", {}
         output = None if action.output is None else self._view(action.output)
-        called = explained(function, name, path, step.step.loc)
-        return W.Apply(called, tuple(map(self._view, action.inputs)), output, constants, tile)
+        called = explained(function, constants, name, path, step.step.loc)
+        return W.Apply(called, tuple(map(self._view, action.inputs)), output, tile)
 
     def _view(self, piece: S.Piece) -> W.View:
         """Part of an instance: this rank's, or a peer's."""
@@ -314,11 +302,20 @@ class _Preparation:
 
     def _events_of(self, kernel: str) -> KernelEvents:
         assert self.events is not None
-        if kernel not in self.events.kernels:
-            layout = next(t for t in self.loaded.source.traces if t.kernel == kernel)
-            workers = self._workers(self.loaded.source.kernel(kernel))
-            self.events.kernels[kernel] = KernelEvents.allocate(self.backend, self.plan, layout, workers)
-        return self.events.kernels[kernel]
+        if kernel in self.events.kernels:
+            return self.events.kernels[kernel]
+        layout = next(t for t in self.loaded.source.traces if t.kernel == kernel)
+        left = workers = self._workers(self.loaded.source.kernel(kernel))
+        tiles = 1  # the most that one worker takes, in any role
+        for role in layout.roles:
+            mine = role.workers if role.workers is not None else max(left, 1)
+            left -= role.workers or 0
+            total = UNKNOWN if role.total is None else int(F.evaluate(role.total, self.plan.env(self.backend.rank)))
+            drawn = role.total is None or role.drawn
+            tiles = max(tiles, min(total, UNKNOWN) if drawn else -(-total // mine))
+        memory = self.backend.zeros(workers * (1 + layout.turns * tiles * layout.slots), torch.int64)
+        made = self.events.kernels[kernel] = KernelEvents(layout, workers, tiles, memory)
+        return made
 
     def _comes_with_the_call(self, tensor: str) -> bool:
         buffer = self.plan.buffer_or_none(tensor)  # of a tensor that nobody reads there are signals alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
@@ -37,16 +37,18 @@ def _found(name: str) -> Callable[..., Any]:
     )
 
 
-def explained(function: Callable[..., Any], name: str, path: str, loc: Loc) -> Callable[..., Any]:
-    """The function, whose refusals become TL409 with the shapes that it was given. `name`, `path`, `loc`: what it is called, and
-    the step that it computes."""
+def explained(
+    function: Callable[..., Any], constants: Mapping[str, Any], name: str, path: str, loc: Loc
+) -> Callable[..., Any]:
+    """The function with these constants, whose refusals become TL409 with the shapes that it was given. `name`, `path`, `loc`:
+    what it is called, and the step that it computes."""
 
-    def call(*inputs: Any, **named: Any) -> Any:
+    def call(*inputs: Any, **out: Any) -> Any:
         try:
-            return function(*inputs, **named)
+            return function(*inputs, **out, **constants)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            given = [*map(_said, inputs), *(f"{k}={_said(v)}" for k, v in named.items())]
-            takes = "the program's inputs in their order" + (", and `out=`" if "out" in named else "")
+            given = [*map(_said, inputs), *(f"{k}={_said(v)}" for k, v in {**out, **constants}.items())]
+            takes = "the program's inputs in their order" + (", and `out=`" if out else "")
             raise TilelinkError(
                 "TL409",
                 f"`{name}` does not compute a tile of `{path}`: {str(error).splitlines()[0] if str(error) else type(error)}",

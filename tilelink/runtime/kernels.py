@@ -76,7 +76,17 @@ def load(
             hint="pass an identifier and a digest of letters and digits",
         )
     with _loading:
-        module = _loaded(f"tilelink_emitted_{name}_{digest}", f"{name}_{digest}.py", source_text)
+        module_name = f"tilelink_emitted_{name}_{digest}"
+        module = sys.modules.get(module_name)
+        if module is None:
+            module = _run(module_name, cache.directory("kernels") / f"{name}_{digest}.py", source_text)
+        elif not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != source_text:
+            raise TilelinkError(
+                "TL404",
+                f"module {module_name} is already loaded from another text",
+                why="one digest stands for one text",
+                hint="report this: the digest must cover everything that the text depends on",
+            )
         setattr(module, LINES, lines)
         setattr(module, ADVICE, advice)
         return module
@@ -108,18 +118,7 @@ def require_resident(compiled: Any, workers: int) -> None:
         )
 
 
-def _loaded(module_name: str, file_name: str, text: str) -> ModuleType:
-    module = sys.modules.get(module_name)
-    if module is not None:
-        if not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != text:
-            raise TilelinkError(
-                "TL404",
-                f"module {module_name} is already loaded from another text",
-                why="one digest stands for one text",
-                hint="report this: the digest must cover everything that the text depends on",
-            )
-        return module
-    path = cache.directory("kernels") / file_name
+def _run(module_name: str, path: Path, text: str) -> ModuleType:
     if cache.made(path, lambda: text, seconds=60) != text.encode():
         raise cache.changed(path, "has another text than the one that its name stands for")
     loader = EmittedLoader(module_name, path, text)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +40,7 @@ class Session:
     watchdog: InitVar[float | None] = None
     debug: InitVar[bool] = False
     workspaces: dict[object, Workspace] = field(default_factory=dict[object, Workspace])
-    prepared: dict[object, Recent[Any]] = field(default_factory=dict[object, Recent[Any]])
+    prepared: defaultdict[object, Recent[Any]] = field(default_factory=lambda: defaultdict(partial(Recent, CALLS_KEPT)))
     """What operators keep for cached calls; dropped with the workspaces it refers to."""
     reserved: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
     """Sizes that operators are to be prepared for, by dimension."""
@@ -111,13 +113,6 @@ class Session:
     def _known(self, name: str) -> Session | None:
         return next((part for part in (self, *self.groups.values()) if part.backend.name == name), None)
 
-    def cached(self, key: object) -> Recent[Any]:
-        """What the operator keeps for cached calls: always the same object."""
-        known = self.prepared.get(key)
-        if known is None:
-            known = self.prepared[key] = Recent(CALLS_KEPT)
-        return known
-
     def workspace(self, key: object, wanted: tuple[Region, ...]) -> Workspace:
         """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes). Raises
         TL452, on every rank."""
@@ -128,7 +123,7 @@ class Session:
         asked = self.vigil.agree("takes memory", (mine, known is not None and known.captured))
         compare_memory([regions for regions, _ in asked])
         # Forgotten before it is freed: there may be no memory for a larger one.
-        self.cached(key).clear()
+        self.prepared[key].clear()
         self.workspaces.pop(key, None)
         if known is not None:
             wanted = union(known.capacity.values(), wanted)
@@ -164,7 +159,7 @@ class Session:
 
     def _drop(self, key: object) -> None:
         """Free the operator's workspaces."""
-        self.cached(key).clear()
+        self.prepared[key].clear()
         current = self.workspaces.pop(key, None)
         for known in [*self.retired.pop(key, []), *([current] if current is not None else [])]:
             self.backend.barrier()

@@ -100,38 +100,36 @@ def first_fit(used: Iterable[Span], nbytes: int, room: int) -> int | None:
     return next((s for s in starts if all(last <= s or s + nbytes <= first for first, last in taken)), None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PoolHeap:
     """The heap of one group, whose PEs are `members`. `agree`: every member's value, by rank; collective over the group."""
 
-    def __init__(
-        self, pool: Pool, members: Sequence[int], agree: Callable[[Any], list[Any]], remote: RemoteRanges
-    ) -> None:
-        self.remote = remote
-        self._pool = pool
-        self._members = members
-        self._agree = agree
+    pool: Pool
+    members: Sequence[int]
+    agree: Callable[[Any], list[Any]]
+    remote: RemoteRanges
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
         """Collective over the group. Raises TL446, no piece of this size is free on all members."""
-        size, whole = -(-nbytes // _ALIGN) * _ALIGN, self._pool.block
-        first = first_fit(set[Span]().union(*self._agree(self._pool.used)), size, whole.local.numel())
+        size, whole = -(-nbytes // _ALIGN) * _ALIGN, self.pool.block
+        first = first_fit(set[Span]().union(*self.agree(self.pool.used)), size, whole.local.numel())
         if first is None:
             raise TilelinkError(
                 "TL446",
-                f"the memory of sub-groups has no {nbytes} bytes that are free on PEs {', '.join(map(str, self._members))}",
+                f"the memory of sub-groups has no {nbytes} bytes that are free on PEs {', '.join(map(str, self.members))}",
                 why="NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them",
                 hint="set TILELINK_GROUP_HEAP to more bytes, or close operators that are not used",
             )
         piece = (first, first + size)
-        self._pool.used.add(piece)
-        peers = tuple(whole.peers[pe][first : first + nbytes] for pe in self._members)
-        bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in self._members)
+        self.pool.used.add(piece)
+        peers = tuple(whole.peers[pe][first : first + nbytes] for pe in self.members)
+        bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in self.members)
         local = whole.local[first : first + nbytes]
-        return SymmetricBlock(local, peers, bases, partial(self._pool.used.remove, piece))
+        return SymmetricBlock(local, peers, bases, partial(self.pool.used.remove, piece))
 
     def reached(self) -> tuple[bool, ...]:
         """For each member, whether pointers of this GPU reach it."""
-        return tuple(self._pool.block.bases[pe] != 0 for pe in self._members)
+        return tuple(self.pool.block.bases[pe] != 0 for pe in self.members)
 
 
 class NvshmemHeap:

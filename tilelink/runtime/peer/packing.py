@@ -14,6 +14,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,25 +52,17 @@ _ALONE = {
 """What a kernel's metadata say where a launch needs no attribute and no memory."""
 
 
+@dataclass(slots=True, eq=False)
 class TensorMaps:
     """The TMA descriptors of one parameter, by the address of the tensor, whose shape and strides are always the same.
 
-    Args:
-        metadata: what the compiler says of the parameter.
-        view: the tensor as the descriptor sees it.
-        block: of the descriptor.
+    `metadata`: what the compiler says of the parameter. `view`: the tensor as the descriptor sees it, in blocks of `block`.
     """
 
-    def __init__(
-        self,
-        metadata: Mapping[str, Any],
-        view: Callable[[torch.Tensor], torch.Tensor],
-        block: tuple[int, ...],
-    ) -> None:
-        self._metadata = metadata
-        self._view = view
-        self._block = list(block)
-        self._known: dict[int, tuple[Any, int]] = {}
+    metadata: Mapping[str, Any]
+    view: Callable[[torch.Tensor], torch.Tensor]
+    block: tuple[int, ...]
+    _known: dict[int, tuple[Any, int]] = field(default_factory=dict[int, tuple[Any, int]])
 
     def address(self, tensor: torch.Tensor) -> int:
         """Where the 128 bytes of the tensor's map lie, until as many other tensors have been asked for as are kept."""
@@ -78,13 +71,11 @@ class TensorMaps:
         if known is None:
             if len(self._known) == _MAPS_KEPT:
                 del self._known[next(iter(self._known))]
-            known = self._known[start] = self._encoded(self._view(tensor))
+            seen = self.view(tensor)
+            described = TensorDescriptor(seen, list(seen.shape), list(seen.stride()), list(self.block))
+            made = _encoder()(described, self.metadata)[0]
+            known = self._known[start] = made, _inside(made)
         return known[1]
-
-    def _encoded(self, tensor: torch.Tensor) -> tuple[Any, int]:
-        described = TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), self._block)
-        made = _encoder()(described, self._metadata)[0]
-        return made, _inside(made)
 
 
 @functools.cache
@@ -108,32 +99,31 @@ def _inside(tensor_map: Any) -> int:
 
 
 class Packed:
-    """A launch: its configuration, its parameters, and what to write there in each call.
+    """A launch of `workers` of a kernel: its configuration, the parameters added so far, and what to write there in each call.
 
-    `parameters`: the address of each parameter's value; `sizes`: its bytes. `pointers`: values that are the address of a
-    tensor of the call, by name; `contexts`: of the context of its arena, for a line of ranks or all. `maps`: places among
-    `parameters` that point to a tensor's map.
+    `sizes`: the bytes of each parameter's value. `pointers`: values that are the address of a tensor of the call, by name;
+    `contexts`: of the context of its arena, for a line of ranks or all. `maps`: places among `parameters` that point to a
+    tensor's map.
     """
 
-    function: int
-    config: LaunchConfig
-    parameters: Any
-
-    def __init__(self, backend: W.Backend, first: W.Call, metadata: Iterator[Mapping[str, Any]]) -> None:
+    def __init__(self, backend: W.Backend, first: W.Call, compiled: Any, workers: int) -> None:
+        metadata = compiled.metadata
+        threads = metadata.num_warps * metadata.target.warp_size
+        self.function: int = compiled.function
+        self.config = LaunchConfig((workers, 1, 1), (threads, 1, 1), metadata.shared, 0, 0, 0)
         self.sizes: list[int] = []
         self.pointers: list[tuple[Any, str]] = []
         self.contexts: list[tuple[Any, str, tuple[int, ...] | None]] = []
         self.maps: list[tuple[int, str, TensorMaps]] = []
-        self._backend, self._first, self._metadata = backend, first, metadata
+        self._backend, self._first = backend, first
+        self._described: Iterator[Mapping[str, Any]] = iter(metadata.tensordesc_meta or ())
         self._addresses: list[int] = []
-        self._kept: list[object] = []
+        self._kept: list[object] = [compiled]
         """Whatever `parameters` leads to."""
 
-    def finish(self, compiled: Any, config: LaunchConfig) -> None:
-        """All parameters have been added, which are of this kernel."""
-        self.function, self.config = compiled.function, config
-        self.parameters = (ctypes.c_void_p * len(self._addresses))(*self._addresses)
-        self._kept.append(compiled)
+    def parameters(self) -> Any:
+        """The address of each parameter's value, as the driver takes them."""
+        return (ctypes.c_void_p * len(self._addresses))(*self._addresses)
 
     def add(self, kind: str, value: W.Value, found: Any) -> bool:
         """The next parameter, if it is known how. `kind`: in Triton's words; `found`: the value in the first call."""
@@ -142,7 +132,17 @@ class Packed:
         if kind.startswith("tensordesc"):
             return isinstance(value, W.Tile) and self._tile(value)
         if kind.startswith("*"):
-            return isinstance(found, torch.Tensor) and self._pointer(value, found)
+            if not isinstance(found, torch.Tensor):
+                return False
+            address = ctypes.c_uint64(found.data_ptr())
+            self.number(address)
+            if isinstance(value, W.Given):
+                self.pointers.append((address, value.name))
+            elif isinstance(value, W.ContextOf):
+                self.contexts.append((address, value.name, value.line))
+            else:
+                self._kept.append(found)
+            return True
         scalar = _SCALARS.get(kind)
         if scalar is None or not isinstance(found, (bool, int, float)):
             return False
@@ -153,19 +153,8 @@ class Packed:
         """One of ctypes' numbers."""
         self._parameter(ctypes.addressof(value), ctypes.sizeof(value), value)
 
-    def _pointer(self, value: W.Value, found: torch.Tensor) -> bool:
-        address = ctypes.c_uint64(found.data_ptr())
-        self.number(address)
-        if isinstance(value, W.Given):
-            self.pointers.append((address, value.name))
-        elif isinstance(value, W.ContextOf):
-            self.contexts.append((address, value.name, value.line))
-        else:
-            self._kept.append(found)
-        return True
-
     def _tile(self, tile: W.Tile) -> bool:
-        metadata = next(self._metadata, None)
+        metadata = next(self._described, None)
         if metadata is None or metadata.get("is_im2col") or metadata.get("fp4_padded"):
             return False
         tensor, seen = W.tensor_of(tile.tensor, self._first, self._backend), tile.view
@@ -194,19 +183,15 @@ def pack(work: W.Launch, backend: W.Backend, launcher: Launcher, first: W.Call) 
     """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
     args = {name: W.value_of(value, first, backend) for name, value in work.args.items()}
     compiled, _ = launcher.load(work.kernel, work.workers, args, work.options)
-    kinds, metadata = compiled.src.signature, compiled.metadata
-    if torch.version.hip or not by_grid_alone(metadata) or list(kinds) != list(work.kernel.arg_names):
+    kinds = compiled.src.signature
+    if torch.version.hip or not by_grid_alone(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
         return None
-    packed = Packed(backend, first, iter(metadata.tensordesc_meta or ()))
+    packed = Packed(backend, first, compiled, work.workers)
     if not all(packed.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
         return None
     packed.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none
     packed.number(ctypes.c_uint64(0))
-    if packed.sizes != declared_sizes(compiled.asm["ptx"], compiled.name):
-        return None
-    threads = metadata.num_warps * metadata.target.warp_size
-    packed.finish(compiled, LaunchConfig((work.workers, 1, 1), (threads, 1, 1), metadata.shared, 0, 0, 0))
-    return packed
+    return packed if packed.sizes == declared_sizes(compiled.asm["ptx"], compiled.name) else None
 
 
 def declared_sizes(ptx: str, name: str) -> list[int]:

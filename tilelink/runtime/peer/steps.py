@@ -14,9 +14,7 @@ from triton import knobs
 from tilelink.runtime import backend as W
 from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.packing import pack
-from tilelink.runtime.peer.streams import Launcher, pieces, require_gpu
-
-Address = Callable[[W.Call], int]
+from tilelink.runtime.peer.streams import Launcher, copy_pieces, pieces, require_gpu
 
 
 def settled(work: W.Work, number: int, backend: W.Backend, launcher: Launcher, first: W.Call) -> W.Step:
@@ -50,9 +48,9 @@ def _launch(work: W.Launch, number: int, backend: W.Backend, launcher: Launcher,
     packed = [p for p in made if p is not None]
     if len(packed) != len(made):
         return plain
-    start, handle, context_of = driver.library().cuLaunchKernelEx, _handle(number, backend), backend.context_of
+    start, handle, holding = driver.library().cuLaunchKernelEx, _handle(number, backend), backend.arenas.holding
     launches = [
-        (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters)
+        (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters())
         for p in (packed if varies else packed * 2)
     ]
 
@@ -63,7 +61,7 @@ def _launch(work: W.Launch, number: int, backend: W.Backend, launcher: Launcher,
         for value, name in values.pointers:
             value.value = tensors[name].data_ptr()
         for value, name, line in values.contexts:
-            value.value = context_of(tensors[name], line).data_ptr()
+            value.value = holding(tensors[name]).along(line).data_ptr()
         for at, name, maps in values.maps:
             parameters[at] = maps.address(tensors[name])
         values.config.stream = handle(call)
@@ -85,73 +83,45 @@ def hooked() -> bool:
 def _copy(work: W.Copy, number: int, backend: W.Backend, first: W.Call) -> W.Step:
     ends = W.ends_of(work, first, backend)
     require_gpu(*ends)
-    parts = pieces(*ends)
-    sides = work.target.of, work.source.of
-    (target, fixed_target), (source, fixed_source) = (
-        _address(side, end, backend, first) for side, end in zip(sides, ends, strict=True)
-    )
+    parts, sides = pieces(*ends), (work.target.of, work.source.of)
+    target, source = (_address(side, end, backend, first) for side, end in zip(sides, ends, strict=True))
     handle = _handle(number, backend)
-    if any(part.rows > 1 for part in parts):
+    if number == W.MAIN or [part.rows for part in parts] != [1]:
+        return lambda call: copy_pieces(parts, target(call), source(call), handle(call))
+    copy, stream, (run,) = driver.library().cuMemcpyDtoDAsync_v2, handle(first), parts
+    if all(isinstance(side, torch.Tensor) for side in sides):
+        # The same in every call: nothing is left for ctypes to convert.
+        to, start = ctypes.c_uint64(target(first) + run.target), ctypes.c_uint64(source(first) + run.source)
+        size, on = ctypes.c_size_t(run.width), ctypes.c_void_p(stream)
 
-        def copy_rows(call: W.Call) -> None:
-            to, start, stream = target(call), source(call), handle(call)
-            for p in parts:
-                ends = to + p.target, p.target_pitch, start + p.source, p.source_pitch
-                driver.copy_rows(*ends, p.width, p.rows, stream)
-
-        return copy_rows
-    copy = driver.library().cuMemcpyDtoDAsync_v2
-    runs = [(part.target, part.source, part.width) for part in parts]
-    if len(runs) == 1 and number != W.MAIN:
-        ((target_at, source_at, width),) = runs
-        stream = handle(first)
-        if fixed_target and fixed_source:
-            return _copy_fixed(target(first) + target_at, source(first) + source_at, width, stream)
-
-        def copy_run(call: W.Call) -> None:
-            status = copy(target(call) + target_at, source(call) + source_at, width, stream)
+        def copy_fixed(call: W.Call) -> None:
+            status = copy(to, start, size, on)
             if status:
                 driver.check(status, "cuMemcpyDtoDAsync")
 
-        return copy_run
+        return copy_fixed
+    target_at, source_at, width = run.target, run.source, run.width
 
-    def copy_runs(call: W.Call) -> None:
-        to, start, stream = target(call), source(call), handle(call)
-        for target_at, source_at, width in runs:
-            driver.copy_bytes(to + target_at, start + source_at, width, stream)
-
-    return copy_runs
-
-
-def _copy_fixed(target: int, source: int, nbytes: int, stream: int) -> W.Step:
-    copy = driver.library().cuMemcpyDtoDAsync_v2
-    to, start, size, on = (
-        ctypes.c_uint64(target),
-        ctypes.c_uint64(source),
-        ctypes.c_size_t(nbytes),
-        ctypes.c_void_p(stream),
-    )
-
-    def copy_fixed(call: W.Call) -> None:
-        status = copy(to, start, size, on)
+    def copy_run(call: W.Call) -> None:
+        status = copy(target(call) + target_at, source(call) + source_at, width, stream)
         if status:
             driver.check(status, "cuMemcpyDtoDAsync")
 
-    return copy_fixed
+    return copy_run
 
 
 def _address(
     side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, backend: W.Backend, first: W.Call
-) -> tuple[Address, bool]:
-    """Where one end of a copy begins, and whether it is the same in every call."""
+) -> Callable[[W.Call], int]:
+    """Where one end of a copy begins."""
     begin = end.data_ptr()
     if isinstance(side, W.Given):
         name, offset = side.name, begin - first.tensors[side.name].data_ptr()
-        return lambda call: call.tensors[name].data_ptr() + offset, False
+        return lambda call: call.tensors[name].data_ptr() + offset
     if isinstance(side, W.Instance):
         offset = begin - W.tensor_of(side, first, backend).data_ptr()
-        return lambda call: W.tensor_of(side, call, backend).data_ptr() + offset, False
-    return lambda call: begin, True
+        return lambda call: W.tensor_of(side, call, backend).data_ptr() + offset
+    return lambda call: begin
 
 
 # -------------------------------------------------------------------------------------------------------------- libraries
@@ -159,11 +129,11 @@ def _apply(work: W.Apply, number: int, backend: W.Backend, first: W.Call) -> W.S
     """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
     inputs = [_view(v, first, backend) for v in work.inputs]
     output = _view(work.output, first, backend) if work.output is not None else None
-    constants, stream = work.constants, backend.side_stream(number)
+    stream = backend.side_stream(number)
 
     def apply(call: W.Call) -> None:
         written = output(call) if output is not None else None
-        stream.apply(work.function_in(call), [view(call) for view in inputs], written, constants)
+        stream.apply(work.function_in(call), [view(call) for view in inputs], written)
 
     return apply
 
@@ -181,10 +151,8 @@ def _view(view: W.View, first: W.Call, backend: W.Backend) -> Callable[[W.Call],
 
 # --------------------------------------------------------------------------------------------------- doorbells and events
 def _wait_doorbell(work: W.WaitDoorbell, number: int, backend: W.Backend) -> W.Step:
-    operate, operations = (
-        driver.library().cuStreamBatchMemOp_v2,
-        driver.doorbell_operations(work.doorbell.data_ptr(), work.times),
-    )
+    operate = driver.library().cuStreamBatchMemOp_v2
+    operations = driver.doorbell_operations(work.doorbell.data_ptr(), work.times)
     handle, count = _handle(number, backend), len(operations)
 
     def wait(call: W.Call) -> None:

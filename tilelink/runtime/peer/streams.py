@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
-from tilelink.runtime.backend import Descriptor, merged
+from tilelink.runtime.backend import Descriptor, Library, merged
 from tilelink.runtime.kernels import compiling
 from tilelink.runtime.peer import driver
 from tilelink.runtime.refusals import check_arguments, check_copy, no_copy
@@ -70,28 +70,30 @@ def _pieces(
     return tuple(found)
 
 
+def copy_pieces(parts: tuple[Piece, ...], target: int, source: int, stream: int) -> None:
+    """Between memory that begins at these addresses, on the CUDA stream with this handle."""
+    for p in parts:
+        to, start = target + p.target, source + p.source
+        if p.rows == 1:
+            driver.copy_bytes(to, start, p.width, stream)
+        else:
+            driver.copy_rows(to, p.target_pitch, start, p.source_pitch, p.width, p.rows, stream)
+
+
+@dataclass(slots=True, eq=False)
 class Launcher:
     """Launches on one device.
 
-    Args:
-        device: where every tensor argument must be.
-        options: further compiler options of every kernel, such as `extern_libs`.
-        prepare: called once with each compiled kernel, loaded and not yet started.
-        room: bytes of shared memory that a block may have; None: not looked at.
+    `device`: where every tensor argument must be. `options`: further compiler options of every kernel, such as `extern_libs`.
+    `prepare`: called once with each compiled kernel, loaded and not yet started. `room`: bytes of shared memory that a block
+    may have; None: not looked at.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        options: Mapping[str, Any] | None = None,
-        prepare: Callable[[Any], None] | None = None,
-        room: int | None = None,
-    ) -> None:
-        self.device = device
-        self._room = room
-        self._options = dict(options or {})
-        self._prepare = prepare
-        self._admitted: dict[Any, int] = {}
+    device: torch.device
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    prepare: Callable[[Any], None] | None = None
+    room: int | None = None
+    _admitted: dict[Any, int] = field(default_factory=dict[Any, int])
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` function on the CUDA stream with handle `stream`.
@@ -110,12 +112,12 @@ class Launcher:
         """The compiled kernel, loaded and checked, and the values to start it with in order; raises as `launch`."""
         values = {name: self._value(name, value) for name, value in args.items()}
         check_arguments(kernel.__name__, kernel.arg_names, values)
-        compiled = self._compiled(kernel, options, dict(grid=(workers,), **self._options, **values))
+        compiled = self._compiled(kernel, options, dict(grid=(workers,), **self.options, **values))
         _ = compiled.run  # loads it, which checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
             kernels.require_resident(compiled, workers)
-            if self._prepare is not None and compiled not in self._admitted:
-                self._prepare(compiled)
+            if self.prepare is not None and compiled not in self._admitted:
+                self.prepare(compiled)
             self._admitted[compiled] = workers
         return compiled, [values[name] for name in kernel.arg_names]
 
@@ -123,13 +125,13 @@ class Launcher:
         """The kernel with the most stages, up to those asked for, that it has the shared memory for."""
         with compiling(kernel):
             compiled = kernel.warmup(**options.given(), **given)
-        if self._room is None or compiled.metadata.shared <= self._room:
+        if self.room is None or compiled.metadata.shared <= self.room:
             return compiled
         if options.num_stages > 1:
             return self._compiled(kernel, replace(options, num_stages=options.num_stages - 1), given)
         raise TilelinkError(
             "TL410",
-            f"kernel {compiled.name} needs {compiled.metadata.shared} bytes of shared memory, and a block has {self._room}",
+            f"kernel {compiled.name} needs {compiled.metadata.shared} bytes of shared memory, and a block has {self.room}",
             why="tiles of a product, and tiles that TMA stores, go through shared memory",
             hint="give it smaller tiles",
         )
@@ -171,29 +173,18 @@ class CudaStream:
             with torch.cuda.stream(self.stream):
                 target.copy_(source, non_blocking=True)
             return
-        for p in pieces(target, source):
-            to, start = target.data_ptr() + p.target, source.data_ptr() + p.source
-            if p.rows == 1:
-                driver.copy_bytes(to, start, p.width, self.handle)
-            else:
-                driver.copy_rows(to, p.target_pitch, start, p.source_pitch, p.width, p.rows, self.handle)
+        copy_pieces(pieces(target, source), target.data_ptr(), source.data_ptr(), self.handle)
 
-    def apply(
-        self,
-        function: Callable[..., object],
-        inputs: Sequence[torch.Tensor],
-        output: torch.Tensor | None,
-        constants: Mapping[str, Any],
-    ) -> None:
+    def apply(self, function: Library, inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> None:
         # `torch.cuda.stream` does the same, and takes its host 9 µs to find the device out.
         before = torch.cuda.current_stream(self.stream.device_index)
         torch.cuda.set_stream(self.stream)
         try:
             with torch.no_grad():
                 if output is None:
-                    function(*inputs, **constants)
+                    function(*inputs)
                 else:
-                    function(*inputs, out=output, **constants)
+                    function(*inputs, out=output)
         finally:
             torch.cuda.set_stream(before)
 

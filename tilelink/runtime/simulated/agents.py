@@ -279,9 +279,8 @@ class Agent:
     coroutine: greenlet | Host | None = None
     awaits: Callable[[], str] | None = None
     """Says in the report what it waits for."""
-    polled: tuple[int | tuple[int, int], object] | None = None
-    """Address (of several flags: first byte, and the one after the last) and value of the last poll, if nothing was accessed
-    since."""
+    polled: tuple[int, object] | None = None
+    """Address and value of the last poll, if nothing was accessed since; of several flags the first one's, and what all hold."""
     target: Target | None = None
     looking: bool = False
     """Whether it looks at the clock between two polls: the accesses that this takes are nothing that happens."""

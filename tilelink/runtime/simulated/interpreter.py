@@ -215,8 +215,10 @@ class Interpreter:
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
         for (owner, name), short in short_forms().items():
             scope.set_attr(owner, name, short(getattr(owner, name)))
-        scope.set_attr(tl.tensor, "__init__", tensor_init(tl.tensor.__init__))
-        scope.set_attr(tl.block_type, "__init__", block_type_init(tl.block_type.__init__))
+        scope.set_attr(
+            tl.tensor, "__init__", derived_once(tl.tensor.__init__, "handle", lambda handle, type: type.name)
+        )
+        scope.set_attr(tl.block_type, "__init__", derived_once(tl.block_type.__init__, "element_ty", _kind_of_block))
         for name in ("reduce", "associative_scan"):
             combine = _wide(getattr(tl, name))
             scope.set_attr(tl, name, combine)
@@ -386,16 +388,6 @@ def derived_once(slow: Init, fresh: str, key: Callable[[Any, Any], object]) -> I
             known[kind] = {name: value for name, value in vars(self).items() if name != fresh}
 
     return init
-
-
-def tensor_init(slow: Init) -> Init:
-    """`tl.tensor.__init__`, of a handle and a type."""
-    return derived_once(slow, "handle", lambda handle, type: type.name)
-
-
-def block_type_init(slow: Init) -> Init:
-    """`tl.block_type.__init__`, of the elements' type and a shape."""
-    return derived_once(slow, "element_ty", _kind_of_block)
 
 
 def _kind_of_block(element: Any, shape: Any) -> tuple[str, tuple[int, ...]] | None:

@@ -209,30 +209,30 @@ class Machine:
         """The running agent is about to read a flag that others write."""
         agent = self.scheduler.running()
         if not agent.looking:
-            seen, text = partial(region.word, address, size), partial(self._awaited, agent, address, region, size)
-            self._poll(agent, address, seen, text)
+            text = partial(self._awaited, agent, address, region, size)
+            self._poll(agent, address, partial(region.word, address, size), partial(self.scheduler.park, address, text))
 
     def look(self, span: Span) -> None:
         """The running agent is about to load flags that others store."""
         agent = self.scheduler.running()
         region = self.reach(agent, Scatter(span.addresses, span.itemsize), "reads")
-        seen = lambda: contents(span, region).tobytes()  # noqa: E731
-        self._poll(agent, span.bounds, seen, lambda: self._expected(agent, span, region))
+
+        def sleep() -> None:
+            self.stores.arrive(agent)  # somebody may wait for flags that are no signals
+            self.scheduler.park(span.bounds, partial(self._expected, agent, span, region))
+
+        self._poll(agent, span.bounds[0], lambda: contents(span, region).tobytes(), sleep)
         if region.times is not None:
             agent.clock = max(agent.clock, float(contents(span, region, region.times).max()))
 
-    def _poll(
-        self, agent: Agent, key: int | tuple[int, int], seen: Callable[[], object], text: Callable[[], str]
-    ) -> None:
-        """Let others run; sleep until `key` is woken if the agent would see the same again."""
-        if agent.polled == (key, seen()):
-            if isinstance(key, tuple):
-                self.stores.arrive(agent)  # somebody may wait for flags that are no signals
-            self.scheduler.park(key, text)
+    def _poll(self, agent: Agent, address: int, seen: Callable[[], object], sleep: Callable[[], None]) -> None:
+        """Let others run; sleep until somebody writes there if the agent would see the same again."""
+        if agent.polled == (address, seen()):
+            sleep()
         else:
             self.scheduler.moves += 1
             self.scheduler.switch()
-        agent.polled = (key, seen())
+        agent.polled = (address, seen())
 
     def _expected(self, agent: Agent, span: Span, region: Region) -> str:
         """The first of the flags that an agent looks at in vain."""
@@ -289,9 +289,7 @@ class Machine:
         if agent.polled is not None:
             if agent.target is None:
                 # The end of a spin loop outside the wait functions: which value ended it is not known.
-                agent.clock = max(
-                    agent.clock, self.flags.latest(agent.polled[0]) if isinstance(agent.polled[0], int) else 0.0
-                )
+                agent.clock = max(agent.clock, self.flags.latest(agent.polled[0]))
             agent.polled = None
         self.scheduler.moves += 1
 
@@ -325,17 +323,12 @@ class Machine:
         return f"{name} is {value}" + (f", waits until it is {agent.target.text}" if agent.target is not None else "")
 
     # ---------------------------------------------------------------------------------------------------------- copies
-    def small_flags(self, start: int, end: int) -> dict[int, int]:
-        """Address and value of the flags that a small copy may write: totals that somebody waits for."""
-        region = self.memory.find(start, end)
-        if region is None or end - start > SMALL_COPY:
-            return {}
-        return {at: region.word(at) for at in range(start, end - WORD + 1, WORD)}
-
-    def copied(self, start: int, end: int, before: dict[int, int]) -> None:
-        """A stream has written these bytes, over the flags `before`."""
-        agent = self.scheduler.running()
-        region = self.memory.find(start, end)
+    @contextmanager
+    def copying(self, agent: Agent, start: int, end: int) -> Iterator[None]:
+        """A stream writes these bytes inside. A small copy may write flags: totals that somebody waits for."""
+        region = self.memory.find(start, end) if end - start <= SMALL_COPY else None
+        before = {} if region is None else {at: region.word(at) for at in range(start, end - WORD + 1, WORD)}
+        yield
         if region is not None:
             seen = agent.clock + self.costs.flight(region.home != agent.rank)
             for address, value in before.items():

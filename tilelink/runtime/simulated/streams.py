@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tilelink.ir.kernel import AWAIT_FLAG
 from tilelink.ir.schedule import KernelOptions
-from tilelink.runtime.backend import Descriptor
+from tilelink.runtime.backend import Descriptor, Library
 from tilelink.runtime.kernels import LINES, interpreting
 from tilelink.runtime.memory import extent
 from tilelink.runtime.refusals import check_arguments, check_copy
@@ -202,30 +202,22 @@ class SimulatedStream:
         if local:
             agent.clock = self._sm("copy within the GPU: it", small=True)
         begin, nbytes = agent.clock, target.numel() * target.element_size()
-        low, high = extent(target) if nbytes else (0, 0)
-        before = machine.small_flags(low, high)
-        for to, start in zip(_pieces(target), _pieces(source), strict=True):
-            machine.scheduler.switch()
-            machine.observe(agent, start, writes=False)
-            if to.numel() == 1 and to.dtype == torch.int64:
-                machine.observe_flag(agent, to, int(to), int(start), acquire=False)
-            else:
-                machine.observe(agent, to, writes=True)
-            to.copy_(start)
-        agent.clock += machine.costs.copied(nbytes, remote=not local)
-        machine.copied(low, high, before)
+        with machine.copying(agent, *(extent(target) if nbytes else (0, 0))):
+            for to, start in zip(_pieces(target), _pieces(source), strict=True):
+                machine.scheduler.switch()
+                machine.observe(agent, start, writes=False)
+                if to.numel() == 1 and to.dtype == torch.int64:
+                    machine.observe_flag(agent, to, int(to), int(start), acquire=False)
+                else:
+                    machine.observe(agent, to, writes=True)
+                to.copy_(start)
+            agent.clock += machine.costs.copied(nbytes, remote=not local)
         machine.record("copy", begin, until=agent.clock, detail=f"{nbytes} bytes")
         if local:
             self._give_back_sm(agent, small=True)
 
     @_queued
-    def apply(
-        self,
-        function: Callable[..., object],
-        inputs: Sequence[torch.Tensor],
-        output: torch.Tensor | None,
-        constants: Mapping[str, Any],
-    ) -> None:
+    def apply(self, function: Library, inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> None:
         """What a library reads it reads at once, and it needs one SM at least; what it writes comes in pieces."""
         machine, agent = self._machine, self.agent
         name = getattr(function, "__name__", type(function).__name__)
@@ -235,7 +227,7 @@ class SimulatedStream:
             machine.observe(agent, tensor, writes=False)
         made = poison(output.shape, output.dtype) if output is not None else None
         with torch.no_grad(), FlopCounterMode(display=False) as counted:
-            function(*inputs, **({} if made is None else {"out": made}), **constants)
+            function(*inputs, **({} if made is None else {"out": made}))
         if output is not None and made is not None:
             for to, start in zip(_pieces(output), _pieces(made), strict=True):
                 machine.scheduler.switch()
@@ -269,8 +261,7 @@ class SimulatedStream:
         self._come_to(event)
         return event
 
-    def stamp(self) -> SimulatedEvent:
-        return self.record()
+    stamp = record
 
     @_queued
     def _come_to(self, event: SimulatedEvent) -> None:
