@@ -61,7 +61,7 @@ def keep(matmul: Placement, operator: Operator = OP, **more: Any) -> Path:
         tuning = operator.tuning(*inputs())
         schedule = replace(operator.schedules.merged({"matmul": matmul}), **more)
         entry = Entry(tuning.problem, schedule, 1.0, None, "on a day")
-        return tuning.cache().save(entry) if tilelink.rank() == 0 else None
+        return tuning.cache.save(entry) if tilelink.rank() == 0 else None
 
     path = tilelink.launch(body, RANKS)[0]
     assert path is not None
@@ -175,7 +175,7 @@ def test_where_there_is_a_plain_form_it_says_what_is_right(
         schedule = replace(operator.schedules.merged({"matmul": OTHER}), unfused=unfused)
         kept = Entry(tuning.problem, schedule, 1.0, None, "on a day")
         if tilelink.rank() == 0:
-            tuning.cache().save(kept)
+            tuning.cache.save(kept)
         session.backend.barrier()
         return tuning.known() == kept
 
@@ -223,7 +223,7 @@ def test_arguments_that_programs_write_to_are_compared_and_stay_as_they_were(cap
             other = replace(placed, warps=number)
             schedule = operator.schedules.merged({"double": other, "add_one": other})
             if tilelink.rank() == 0:
-                tuning.cache().save(Entry(tuning.problem, schedule, 1.0, None, "on a day"))
+                tuning.cache.save(Entry(tuning.problem, schedule, 1.0, None, "on a day"))
             tuning.session.backend.barrier()
             found.append(operator.tune(x, budget=0).schedules.get("double"))
         operator.tune(x, budget=0, fresh=True)

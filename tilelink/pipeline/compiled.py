@@ -15,7 +15,7 @@ from tilelink.frontend import Found, Outside, found_by, trace
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Keep, Plan, Stage, StepPlan, Transfer
-from tilelink.ir.schedule import ByRuns, Library, Placement, Shaped
+from tilelink.ir.schedule import ByRuns, Library, Shaped
 from tilelink.ir.streams import Actions, Compute, actions
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
@@ -109,10 +109,15 @@ def planned(operator: Operator, bound: Bound, found: list[Found] | None = None) 
     wiring = wired(operator, bound, found)
     layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
     plan = make_plan(wiring, bound.topology, schedule, dict(bound.sizes), layouts)
-    others, notes = instead(plan)
+    # What steps get whose function refuses and whose placement says what to do then.
+    others = {
+        s.path: (library.fallback, library, why) for s, library, why in refusals(plan) if library.fallback is not None
+    }
     if others:
-        plan = make_plan(wiring, bound.topology, schedule.merged(others), dict(bound.sizes), layouts)
-        plan = replace(plan, notes=plan.notes + notes)
+        merged = schedule.merged({path: fallback for path, (fallback, _, _) in others.items()})
+        plan = make_plan(wiring, bound.topology, merged, dict(bound.sizes), layouts)
+        notes = (f"{path}: not by {library.name}, because {why}" for path, (_, library, why) in others.items())
+        plan = replace(plan, notes=(*plan.notes, *notes))
     found += [f for s in plan.steps if s.sort_key is not None for f in found_by(s.sort_key)]
     return plan
 
@@ -129,15 +134,6 @@ def refused(plan: Plan) -> TilelinkError | None:
             hint=f"place it on SMs: {step.path}=tilelink.sms(…)",
         )
     return None
-
-
-def instead(plan: Plan) -> tuple[dict[str, Placement], tuple[str, ...]]:
-    """What steps get whose function refuses and whose placement says what to do then; and why, as notes of the plan."""
-    found = [(s.path, library, why) for s, library, why in refusals(plan)]
-    notes = tuple(
-        f"{path}: not by {library.name}, because {why}" for path, library, why in found if library.fallback is not None
-    )
-    return {path: library.fallback for path, library, _ in found if library.fallback is not None}, notes
 
 
 def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:

@@ -99,6 +99,7 @@ class Tuning:
         self.bound = bind_here(operator, session, tensors, given)
         self.plan = operator.compiled(self.bound).plan
         self.problem = problem_of(operator, self.bound)
+        self.cache = DiskCache(f"{__version__} {torch.__version__} {triton.__version__}")
         self.plain: Callable[[], tuple[torch.Tensor, ...]] | None = None
         if operator.calls.has_plain(self.backend, self.bound):
             unfused = operator.calls.variant(Schedule(unfused=True)).unfused(session, tensors, (), given)
@@ -116,7 +117,7 @@ class Tuning:
         if found is not None and not compared:
             why = self._refused(found, space)
             if why and self.backend.rank == 0:
-                why = str(self.cache().untrue(found, why))
+                why = str(self.cache.untrue(found, why))
             elif not why:
                 self.session.compared.add(self._key(found))
         if why and self.backend.rank == 0:
@@ -128,7 +129,7 @@ class Tuning:
         if self.backend.rank != 0:
             return None, False, ""
         try:
-            found = self.cache().load(self.problem)
+            found = self.cache.load(self.problem)
         except TilelinkError as error:
             return None, False, str(error)
         return found, self._key(found) in self.session.compared, ""
@@ -286,13 +287,10 @@ class Tuning:
         self.session.compared.add(self._key(entry))
         if self.backend.rank == 0:
             try:
-                self.cache().save(entry)
+                self.cache.save(entry)
             except TilelinkError as error:
                 log.warning(str(error))  # measured for nothing, but measured
         return entry
-
-    def cache(self) -> DiskCache:
-        return DiskCache(f"{__version__} {torch.__version__} {triton.__version__}")
 
 
 def _search(

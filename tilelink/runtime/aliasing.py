@@ -52,44 +52,37 @@ class Written:
 
     def refused(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> TilelinkError | None:
         """TL240, TL244 to TL246: why a call must not write what it would; None: it may."""
-        leaves = [t is not None and t.requires_grad for t in self._targets(tensors, outs)]
-        if True in leaves and torch.is_grad_enabled():
-            return self._wrong(
-                "TL245",
-                self._numbers(len(outs))[leaves.index(True)],
-                "is written to and requires a gradient",
-                "autograd does not see what an operator does, so gradients would be those of the values before",
-                "call it under torch.no_grad(), or take a layer of tilelink.nn, which has gradients",
-            )
-        begins = tuple([0 if t is None else t.data_ptr() for t in (*tensors, *outs)])
+        every = (*tensors, *outs)
+        for k, t in self._targets(every):
+            if t.requires_grad and torch.is_grad_enabled():
+                return self._wrong(
+                    "TL245",
+                    k,
+                    "is written to and requires a gradient",
+                    "autograd does not see what an operator does, so gradients would be those of the values before",
+                    "call it under torch.no_grad(), or take a layer of tilelink.nn, which has gradients",
+                )
+        begins = tuple([0 if t is None else t.data_ptr() for t in every])
         if self.apart.get(begins):
             return None
-        wrong = self._folded_or_shared((*tensors, *outs), begins)
+        wrong = self._folded_or_shared(every, begins)
         if wrong is None:
             self.apart[begins] = True
         return wrong
 
     def changed(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> None:
         """Autograd hears of what has been written, so that it does not use what it has saved of it."""
-        for t in self._targets(tensors, outs):
-            if t is not None:
-                increment_version(t)
+        for _, t in self._targets((*tensors, *outs)):
+            increment_version(t)
 
-    def _targets(
-        self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]
-    ) -> Sequence[torch.Tensor | None]:
-        """What is written, of which `_numbers` are the numbers."""
-        return (*[tensors[k] for k, _ in self.stored], *outs) if self.stored else outs
-
-    def _numbers(self, outs: int) -> list[int]:
-        return [*(k for k, _ in self.stored), *range(self.arguments, self.arguments + outs)]
+    def _targets(self, every: Sequence[torch.Tensor | None]) -> list[tuple[int, torch.Tensor]]:
+        """What is written of arguments and results, with its number among them."""
+        numbers = [*(k for k, _ in self.stored), *range(self.arguments, len(every))]
+        return [(k, t) for k in numbers if (t := every[k]) is not None]
 
     def _folded_or_shared(self, every: Sequence[torch.Tensor | None], begins: tuple[int, ...]) -> TilelinkError | None:
         ends = [begin + span for begin, span in zip(begins, self.spans, strict=False)]
-        for k in self._numbers(len(every) - self.arguments):
-            t = every[k]
-            if t is None:
-                continue
+        for k, t in self._targets(every):
             if k < self.arguments and not _simple(t):
                 return self._wrong(
                     "TL246",

@@ -217,34 +217,26 @@ def current() -> Session | None:
     if found is not None and found.backend.alive:
         return found
     if found is not None:
-        _end(found)
+        # Its process group was destroyed.
+        found.vigil.stop()
+        if _process.session is found:  # another thread may have made the next one already
+            _process.session = None
     asked = environment.backend()
     if asked == "simulated":
         return None
     grouped = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if not (asked == "gloo" or torch.cuda.is_available() or environment.distributed() is not None or grouped):
         return None
-    _process.session = _process_session()
-    return _process.session
-
-
-def _end(session: Session) -> None:
-    """Forget this process's: its process group was destroyed."""
-    session.vigil.stop()
-    if _process.session is session:  # another thread may have made the next one already
-        _process.session = None
-
-
-def _process_session() -> Session:
-    """The session of a process started by torchrun (or alone, on one GPU)."""
-    name = environment.backend() or ("peer" if torch.cuda.is_available() else "gloo")
+    # Started by torchrun, or alone, on one GPU.
+    name = asked or ("peer" if torch.cuda.is_available() else "gloo")
     if name == "gloo":
         from tilelink.runtime.processes import GlooBackend as Chosen
     elif name == "nvshmem":
         from tilelink.runtime.nvshmem import NvshmemBackend as Chosen
     else:
         from tilelink.runtime.peer import PeerBackend as Chosen
-    return Session(Chosen.from_environment(), environment.watchdog(), environment.debug())
+    made = _process.session = Session(Chosen.from_environment(), environment.watchdog(), environment.debug())
+    return made
 
 
 def require() -> Session:

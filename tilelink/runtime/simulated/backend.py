@@ -182,7 +182,8 @@ class SimulatedBackend(Backend):
 
     def side_stream(self, index: int) -> SimulatedStream:
         if index not in self._streams:
-            made = SimulatedStream(self._machine, self._interpreter, self._host, index + 1, self._processors)
+            agent = Agent(self._host.rank, index + 1)
+            made = SimulatedStream(self._machine, self._interpreter, self._host, agent, self._processors)
             self._streams[index] = made
         return self._streams[index]
 
@@ -257,7 +258,8 @@ def simulate(
         policy = Policy(seed=seed) if straggler is None else Policy("straggler", seed, straggler)
     turns = policy.turns() if isinstance(policy, Policy) else policy
     stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed, delays=delayed_stores)
-    machine = Machine(ranks, device, turns, costs, recorder, observer or Observer(), stores, nodes)
+    topology = Topology(ranks=ranks, backend="simulated", device=device)
+    machine = Machine(topology, -(-ranks // nodes), turns, costs, recorder, observer or Observer(), stores)
     interpreter, meetings = Interpreter(machine), Meetings(machine, tuple(range(ranks)))
     results: list[Any] = [None] * ranks
 

@@ -15,8 +15,9 @@ from triton.runtime import interpreter as stock
 
 from tilelink.device.clocks import READS
 from tilelink.device.fences import MEANING
+from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Region, Scatter, Span
-from tilelink.runtime.simulated.machine import WORD, Machine
+from tilelink.runtime.simulated.machine import Machine
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Floating point types that numpy has not: bfloat16 and the 8-bit ones, kept as bits between operations.

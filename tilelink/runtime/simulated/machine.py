@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from types import CodeType
 from typing import Literal
@@ -15,7 +15,8 @@ import torch
 
 from tilelink import cost
 from tilelink.errors import TilelinkError, whole_line
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.topology import Topology
+from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import (
     NUMBER,
     Agent,
@@ -124,10 +125,6 @@ class Recorder:
         return max((r.until for r in self.records), default=0.0)
 
 
-WORD = 8
-"""Bytes."""
-
-
 def contents(span: Span, region: Region, of: np.ndarray | None = None) -> np.ndarray:
     """What the flags hold now; or what something holds `of` each flag of the region."""
     return (region.data.view(np.int64) if of is None else of)[(span.addresses - region.start) // WORD]
@@ -136,42 +133,37 @@ def contents(span: Span, region: Region, of: np.ndarray | None = None) -> np.nda
 SMALL_COPY = 64 * WORD
 
 
+@dataclass(slots=True, eq=False)
 class Machine:
-    """`ranks` devices, their memory, and the schedule of this run."""
+    """The devices of `topology`, `per_node` of them on each node, their memory, and the schedule of this run."""
 
-    def __init__(
-        self,
-        ranks: int,
-        device: Device,
-        turns: Turns,
-        costs: cost.Machine,
-        recorder: Recorder | None,
-        observer: Observer,
-        stores: StoreBuffer,
-        nodes: int = 1,
-    ) -> None:
-        self.ranks = ranks
-        self.per_node = -(-ranks // nodes)
-        self.topology = Topology(ranks=ranks, backend="simulated", device=device)
+    topology: Topology
+    per_node: int
+    turns: InitVar[Turns]
+    costs: cost.Machine
+    recorder: Recorder | None
+    observer: Observer
+    stores: StoreBuffer
+    scheduler: Scheduler = field(init=False)
+    memory: MemoryMap = field(default_factory=MemoryMap)
+    flags: Histories[float] = field(default_factory=lambda: Histories(0.0))
+    """When, in simulated time, a flag came to hold a value: a counter, when the last of its writers had come."""
+    codes: set[CodeType] = field(default_factory=set[CodeType])
+    """Code of every Triton function that has run, by which their frames are known."""
+    names: dict[int, dict[tuple[int, int], Argument]] = field(
+        default_factory=dict[int, dict[tuple[int, int], Argument]]
+    )
+    """By rank: every argument that a kernel has had, as names for what streams access."""
+    limit: int | None = None
+    """Nanoseconds that a wait with a time limit may take."""
+    passed: int = 0
+    """Nanoseconds that have passed while everybody waited. Clocks show them; nothing else knows."""
+    gave_up: bool = False
+    """Whether a wait has ended by its limit."""
+
+    def __post_init__(self, turns: Turns) -> None:
         self.scheduler = Scheduler(turns, self._stuck)
-        self.costs = costs
-        self.recorder = recorder
-        self.observer = observer
-        self.stores = stores
-        self.memory = MemoryMap()
-        self.flags = Histories(0.0)
-        """When, in simulated time, a flag came to hold a value: a counter, when the last of its writers had come."""
-        self.codes: set[CodeType] = set()
-        """Code of every Triton function that has run, by which their frames are known."""
-        self.names: dict[int, dict[tuple[int, int], Argument]] = {}
-        """By rank: every argument that a kernel has had, as names for what streams access."""
-        self.limit: int | None = None
-        """Nanoseconds that a wait with a time limit may take."""
-        self.passed = 0
-        """Nanoseconds that have passed while everybody waited. Clocks show them; nothing else knows."""
-        self.gave_up = False
-        """Whether a wait has ended by its limit."""
-        observer.attached(self)
+        self.observer.attached(self)
 
     # --------------------------------------------------------------------------------------------------------- accesses
     def between(self, members: tuple[int, ...]) -> str:
@@ -296,7 +288,7 @@ class Machine:
     def _stuck(self, agents: list[Agent]) -> None:
         """Everybody waits: let the clocks go beyond every limit, if some wait has one. Raises TL501, none has."""
         if self.limit is None or not any(agent.target is not None for agent in agents):
-            raise StandstillError(tuple(waiting(agent, self.codes) for agent in agents), self.ranks)
+            raise StandstillError(tuple(waiting(agent, self.codes) for agent in agents), self.topology.ranks)
         self.passed += self.limit + 1
 
     def name_of(self, agent: Agent, address: int) -> str:

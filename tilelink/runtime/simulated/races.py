@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Proxy, Span
-from tilelink.runtime.simulated.machine import WORD, Machine, Observer
+from tilelink.runtime.simulated.machine import Machine, Observer
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
 Missing = Literal["signal", "release", "acquire", "scope", "count", "barrier", "proxy fence", "bulk store wait"]

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
 
@@ -85,20 +85,17 @@ def _queued(work: Callable[..., None]) -> Callable[..., None]:
     return push
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedStream:
-    """Implements `runtime.backend.Stream`."""
+    """Implements `runtime.backend.Stream`. `agent`: who runs it."""
 
-    def __init__(
-        self, machine: Machine, interpreter: Interpreter, host: Agent, index: int, processors: Multiprocessors
-    ) -> None:
-        self._machine = machine
-        self._interpreter = interpreter
-        self._host = host
-        self._index = index
-        self._processors = processors
-        self._queue: deque[tuple[float, object, Callable[[], None]]] = deque()
-        self.agent = Agent(rank=host.rank, stream=index)
-        self.idle = True
+    _machine: Machine
+    _interpreter: Interpreter
+    _host: Agent
+    agent: Agent
+    _processors: Multiprocessors
+    _queue: deque[tuple[float, object, Callable[[], None]]] = field(default_factory=deque)
+    idle: bool = True
 
     def push(self, work: Callable[[], None]) -> None:
         """Do it after all that was pushed before."""
@@ -161,7 +158,7 @@ class SimulatedStream:
     def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
         machine, small = self._machine, launch.kernel == AWAIT_FLAG
         clock = self._sm(f"launch of {launch.kernel}: worker {number}", small=small)
-        worker = Agent(self.agent.rank, self._index, number, launch, clock)
+        worker = Agent(self.agent.rank, self.agent.stream, number, launch, clock)
 
         def work() -> None:
             machine.record("launch", worker.clock)
