@@ -1,6 +1,7 @@
 """The same cases in every run, so that what lands does not hang on luck; `make fuzz` looks at others.
 
-Without `--all`, products of parameters are thinned out, and what is drawn is less: see `selection.py`.
+Without `--all`, what lists name is left out (`left_out.py`), products of parameters are thinned out, and less is drawn: see
+`selection.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import pytest
 from _pytest.unraisableexception import gc_collect_iterations_key
 from hypothesis import HealthCheck, settings
 
-from tests import repeats, two_processes
+from tests import two_processes
+from tests.left_out import CHOSEN, MEASURED, idle
 from tests.project.users import Users
-from tests.selection import thinned
+from tests.selection import listable, thinned
 from tests.two_processes import Problem
 
 # How long it takes to make a case is the machine's matter.
@@ -41,10 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not any("::" in name for name in config.args):
-        files = {item.nodeid.partition("::")[0] for item in items}
-        gone = {name for name in repeats.read() if name.partition("::")[0] in files} - {item.nodeid for item in items}
-        if gone:
-            raise pytest.UsageError(f"{repeats.LIST.name} names what is not there: {', '.join(sorted(gone))}")
+        for path in (CHOSEN, MEASURED):
+            if gone := idle(path, listable(items)):
+                raise pytest.UsageError(f"{path.name} names what is not there: {', '.join(gone)}")
     if config.getoption("--all") or any("[" in name for name in config.args):
         return
     left_out = thinned(items)

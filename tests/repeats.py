@@ -1,5 +1,7 @@
 """Cases that take long and run no statement of tilelink/ that no other case runs: `repeats.txt`, which `make test` leaves out.
 
+What people have chosen, `left_out.txt`, is not looked at: it stays, and such a run leaves it out.
+
 rm tests/repeats.txt; LINES_RUN=out/lines OMP_NUM_THREADS=1 pytest -n 2 -p tests.lines_run; python -m tests.repeats out/lines
 
 Of each function at least a quarter of the cases stay, the cheaper ones.
@@ -12,15 +14,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-LIST = Path(__file__).with_suffix(".txt")
+from tests.left_out import MEASURED, function
+
 LEAST_S, STAY = 0.2, 1 / 4
 """Seconds of a processor from which it is worth a line of the list; which part of a function's cases is in no list."""
 Statement = tuple[str, int]
-
-
-def read() -> frozenset[str]:
-    """The ids of pytest."""
-    return frozenset(LIST.read_text().splitlines()) if LIST.exists() else frozenset()
 
 
 def found(folder: Path) -> list[str]:
@@ -44,9 +42,5 @@ def found(folder: Path) -> list[str]:
     return sorted(repeats)
 
 
-def function(name: str) -> str:
-    return name.partition("[")[0]
-
-
 if __name__ == "__main__":
-    LIST.write_text("".join(f"{name}\n" for name in found(Path(sys.argv[1]))))
+    MEASURED.write_text("".join(f"{name}\n" for name in found(Path(sys.argv[1]))))

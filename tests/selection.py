@@ -1,14 +1,13 @@
 """Few cases instead of all: what `make test` runs of a product of parameters. `make test-all` runs the whole product.
 
-Parameters in several `parametrize` marks are thinned out by `conftest.py`: of three or more, every two values of two of
-them meet in some case; of two, each value is in some case. A list in one mark is thinned out where it stands: `sampled`.
-A table whose rows take no time is one test: `table`. What a run showed to be long and to repeat others: `repeats`.
+Of what `left_out.txt` leaves, parameters in several `parametrize` marks are thinned out by `conftest.py`: of three or more,
+every two values of two of them meet in some case; of two, each value is in some case. Of these go those of `repeats.txt`.
+A table whose rows take no time is one test: `table`.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,7 +19,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
-from tests.repeats import read
+from tests.left_out import CHOSEN, MEASURED, function, listed
 
 Test = Callable[..., None]
 Decorator = Callable[[Test], Test]
@@ -42,46 +41,24 @@ def covering(cases: Sequence[AbstractSet[Hashable]]) -> list[int]:
     return sorted(chosen)
 
 
-def words(values: Sequence[Any]) -> set[str]:
-    """Of the names of a case's values: "gemm_rs fused" is of `gemm`, of `rs`, and fused."""
-    return set(re.findall("[^\\W_]+", " ".join(map(str, values))))
-
-
-def sampled(values: Iterable[Any]) -> list[ParameterSet]:
-    """Parameters of which `make test` takes so many that each word of their names is there."""
-    given = [ParameterSet.extract_from(value, force_tuple=not isinstance(value, tuple)) for value in values]
-    kept = covering([words(parameters.values) for parameters in given])
-    return [p if n in kept else _thorough(p) for n, p in enumerate(given)]
-
-
-def first(count: int, values: Iterable[Any]) -> list[ParameterSet]:
-    """Parameters of which `make test` takes the first: one is as good as another."""
-    given = [ParameterSet.extract_from(value, force_tuple=not isinstance(value, tuple)) for value in values]
-    return [p if n < count else _thorough(p) for n, p in enumerate(given)]
-
-
-def thorough(*values: Any) -> ParameterSet:
-    """Parameters, in a list, of a case that `make test` leaves out: others there run what it does."""
-    return pytest.param(*values, marks=pytest.mark.thorough)
-
-
-def _thorough(parameters: ParameterSet) -> ParameterSet:
-    return parameters._replace(marks=(*parameters.marks, pytest.mark.thorough))
-
-
 def thinned(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """Of the tests that were collected, those that `make test` leaves out."""
-    left_out = {item for item in items if item.get_closest_marker("thorough")}
+    left_out = {item for item in items if listed(CHOSEN, item.nodeid)}
     products: dict[str, list[pytest.Function]] = {}
     for item in items:
         if item not in left_out and isinstance(item, pytest.Function) and len(_axes(item)) > 1:
-            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            products.setdefault(function(item.nodeid), []).append(item)
     for product in products.values():
         strength = min(2, len(_values(product[0])) - 1)
         kept = covering([set(combinations(enumerate(_values(item)), strength)) for item in product])
         left_out |= {item for n, item in enumerate(product) if n not in kept}
-    repeats = read()
-    return left_out | {item for item in items if item.nodeid in repeats}
+    return left_out | {item for item in items if listed(MEASURED, item.nodeid)}
+
+
+def listable(items: Iterable[pytest.Item]) -> list[str]:
+    """What a list may name: cases, and rows of tables."""
+    rows = [(item, row) for item in items for row in getattr(getattr(item, "obj", None), "rows", ())]
+    return [*(item.nodeid for item in items), *(f"{item.nodeid}[{row}]" for item, row in rows)]
 
 
 def _axes(item: pytest.Function) -> list[list[str]]:
@@ -110,7 +87,7 @@ def table(names: str, rows: Iterable[Any], ids: Sequence[str] | Callable[[Any], 
     """
     parameters = [name.strip() for name in names.split(",")]
     given = [ParameterSet.extract_from(row, force_tuple=len(parameters) == 1) for row in rows]
-    assert all(mark.name == "thorough" for row in given for mark in row.marks), "a row has no marks of its own"
+    assert not any(row.marks for row in given), "a row has no marks of its own"
 
     def name_of(n: int) -> str:
         if given[n].id or ids is None:
@@ -121,13 +98,14 @@ def table(names: str, rows: Iterable[Any], ids: Sequence[str] | Callable[[Any], 
         asked = [p for p in inspect.signature(test).parameters.values() if p.name not in parameters]
 
         @wraps(test)
-        def each_row(pytestconfig: pytest.Config, **fixtures: Any) -> None:
-            looked_at = [n for n, row in enumerate(given) if not row.marks or pytestconfig.getoption("--all")]
+        def each_row(request: pytest.FixtureRequest, **fixtures: Any) -> None:
+            case, every = request.node.nodeid, request.config.getoption("--all")
+            looked_at = [n for n in range(len(given)) if every or not listed(CHOSEN, f"{case}[{name_of(n)}]")]
             failed: list[BaseException] = []
             for n in looked_at:
                 own = dict(zip(parameters, given[n].values, strict=True))
-                if any(p.name == "pytestconfig" for p in asked):
-                    own["pytestconfig"] = pytestconfig
+                if any(p.name == "request" for p in asked):
+                    own["request"] = request
                 if "tmp_path" in fixtures:
                     own["tmp_path"] = fixtures["tmp_path"] / f"row{n}"
                     own["tmp_path"].mkdir()
@@ -144,10 +122,11 @@ def table(names: str, rows: Iterable[Any], ids: Sequence[str] | Callable[[Any], 
             if failed:
                 raise BaseExceptionGroup(f"{len(failed)} of {len(looked_at)} rows", failed)
 
-        passed = [p for p in asked if p.name != "pytestconfig"]
-        config = inspect.Parameter("pytestconfig", inspect.Parameter.KEYWORD_ONLY)
+        passed = [p for p in asked if p.name != "request"]
+        request = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY)
         # What pytest is to pass.
-        setattr(each_row, "__signature__", inspect.Signature([*passed, config]))  # noqa: B010
+        setattr(each_row, "__signature__", inspect.Signature([*passed, request]))  # noqa: B010
+        setattr(each_row, "rows", [*getattr(test, "rows", ()), *map(name_of, range(len(given)))])  # noqa: B010
         return each_row
 
     return decorate

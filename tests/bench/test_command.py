@@ -13,7 +13,7 @@ import pytest
 from benchmarks import render
 from tests.cli import commands
 from tests.cli.commands import alone
-from tests.selection import sampled, table
+from tests.selection import table
 from tilelink.bench import SUBJECTS, sweep
 
 __all__ = ["alone"]  # in force here, too
@@ -55,7 +55,7 @@ def test_matmuls_run_simulated(name: str) -> None:
     assert "simulated ms" in printed
 
 
-@pytest.mark.parametrize("name", sampled(LIBRARIES))
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_what_libraries_compute_is_compared_without_a_gpu_too(name: str) -> None:
     """Rivals have the results of ours, by another way; times they have none where ranks are simulated."""
     command(name, "--ranks", "2", "--out", "rows.json")

@@ -19,7 +19,6 @@ from benchmarks.mutants.lowered import KINDS, mutants
 from benchmarks.mutants.lowered_table import verdict_on
 from benchmarks.mutants.mappings import Mapping, mappings, operators
 from tests.cli.commands import alone, command
-from tests.mapping.library import OF_THE_LIBRARY
 from tests.selection import table
 from tilelink.ir.certificate import certificate
 from tilelink.ir.lowered import Copy, Lowered, Read, walk
@@ -49,14 +48,14 @@ def checked(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 # ------------------------------------------------------------------------------------------------------------ every plan
-@pytest.mark.parametrize("name", OF_THE_LIBRARY)
+@pytest.mark.parametrize("name", operators())
 def test_every_placement_is_accepted(name: str) -> None:
     for mapping, lowered in placed(name):
         text = certificate(lowered)
         assert bool(judge(json.loads(text))) == ((name, mapping.name) in REFUSED), mapping.name
 
 
-@pytest.mark.parametrize("name", OF_THE_LIBRARY)
+@pytest.mark.parametrize("name", operators())
 def test_every_argument_and_all_workspace_is_read(name: str) -> None:
     """What nobody reads is not wrong; of operators of the library it is a read that lowering has lost."""
     for mapping, lowered in placed(name):

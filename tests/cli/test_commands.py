@@ -17,7 +17,7 @@ from typer.testing import Result
 
 from benchmarks.mutants.mappings import sizes
 from tests.cli.commands import alone, command
-from tests.selection import first, sampled, table
+from tests.selection import table
 from tilelink import ops
 from tilelink.explore.cases import Case, numbers_of
 
@@ -25,10 +25,6 @@ __all__ = ["alone"]  # in force here, too
 ROOT = Path(__file__).parents[2]
 SMALL = ("--shape", "128x64x64", "--ranks", "2")
 SVG = "<svg "
-SHOWN = ("ag_gemm", "ag_attention_zigzag", "ag_moe", "all_reduce", "ep_dispatch", "flash_decode")
-"""Of each kind one, and that of which a plan says most. Plans and text of the others `tests/proof`, `tests/lowering` and
-`tests/validation` look at."""
-OPERATORS = first(len(SHOWN), [*SHOWN, *(name for name in ops.__all__ if name not in SHOWN)])
 
 
 def shape_of(name: str) -> str:
@@ -88,7 +84,7 @@ def test_tune_says_what_it_found_and_knows_it_the_next_time() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- emit
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ops.__all__)
 @pytest.mark.parametrize("target", ["simulated", "h200"])
 def test_emit_prints_the_same_python_each_time(name: str, target: str) -> None:
     arguments = ("emit", name, "--shape", shape_of(name), "--target", target)
@@ -107,7 +103,7 @@ def test_the_schedule_decides_what_is_emitted() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- plan and verify
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ops.__all__)
 def test_plan_prints_steps_and_tensors_for_any_number_of_ranks(name: str) -> None:
     for ranks in ("1", "3", "64"):
         printed = command("plan", name, "--shape", shape_of(name), "--ranks", ranks, "--dtype", "f32").output
@@ -122,7 +118,7 @@ def test_plan_draws_a_picture() -> None:
     assert Path("pictures/tiles.svg").read_text(encoding="utf-8").startswith(SVG)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ops.__all__)
 def test_verify_says_proved(name: str) -> None:
     assert "verdict  proved" in lines(command("verify", name, "--shape", shape_of(name)))
 
@@ -284,13 +280,13 @@ PRODUCTS = [name for name in ops.__all__ if Case(getattr(ops, name), sizes(getat
 TABLES = [name for name in ops.__all__ if any(s.contract for s in getattr(ops, name).signature.inputs)]
 
 
-@pytest.mark.parametrize("name", sampled(TABLES))
+@pytest.mark.parametrize("name", TABLES)
 def test_run_takes_what_it_cannot_compare(name: str) -> None:
     printed = lines(command("run", name, "--shape", shape_of(name), "--ranks", "2"))
     assert "error  not compared: no product of two tensors, and no unfused form for such inputs" in printed
 
 
-@pytest.mark.parametrize("name", sampled(sorted({*ops.__all__} - {*PRODUCTS, *TABLES})))
+@pytest.mark.parametrize("name", sorted({*ops.__all__} - {*PRODUCTS, *TABLES}))
 def test_run_compares_with_the_plain_form(name: str) -> None:
     """Copy programs to the last bit."""
     sums = re.search("reduce|attention", name) is not None
@@ -300,7 +296,7 @@ def test_run_compares_with_the_plain_form(name: str) -> None:
     assert (0 < error < 2e-2) if sums else error == 0
 
 
-@pytest.mark.parametrize("name", sampled(PRODUCTS))
+@pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 def test_run_compares_with_torch(name: str, dtype: str) -> None:
     printed = lines(command("run", name, "--shape", "67x40x48", "--ranks", "3", "--dtype", dtype, "--calls", "2"))

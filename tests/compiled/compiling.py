@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import triton
-from _pytest.mark.structures import ParameterSet
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.selection import thorough
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
@@ -30,9 +28,6 @@ TARGETS = {
 }
 EACH_TARGET = [pytest.param(t, marks=pytest.mark.each_triton) if t in ("sm_90", "gfx942") else t for t in TARGETS]
 """For tests with all targets: one of either vendor with each version of Triton, the others with one."""
-
-EACH_VENDOR = [t if isinstance(t, ParameterSet) else thorough(t) for t in EACH_TARGET]
-"""Of all targets, those that `make test` takes where no other parameter takes turns with them."""
 
 CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "gfx942": 94}
 """What a device of each target says of itself, and plans are made for."""

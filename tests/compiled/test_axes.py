@@ -8,7 +8,7 @@ import torch
 from examples.data_and_tensor_parallel import LINEAR
 from examples.two_levels import GATHER, SCATTER
 from tests.compiled.checking import assert_compiles, emitted
-from tests.compiled.compiling import EACH_VENDOR, texts
+from tests.compiled.compiling import EACH_TARGET, texts
 from tilelink import copy_engine, sms
 from tilelink.ir.topology import RankAxis
 
@@ -25,7 +25,7 @@ def made(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("target", EACH_VENDOR)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_a_product_that_waits_along_two_axes(target: str) -> None:
     plan, source = emitted(SCHEDULES["SMs"], [made(64, 128), made(64, 64)], target, axes=DATA)
     assert_compiles(plan, source, target, pipelined=False)

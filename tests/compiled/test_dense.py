@@ -10,8 +10,7 @@ import torch
 
 from tests.compiled import checking, hazards
 from tests.compiled.checking import assert_compiles, emitted
-from tests.compiled.compiling import EACH_TARGET, EACH_VENDOR, compile_kernel, functions, texts
-from tests.selection import first, thorough
+from tests.compiled.compiling import EACH_TARGET, compile_kernel, functions, texts
 from tilelink import Operator, ops, sms
 from tilelink.ops.attention import tiles
 
@@ -45,7 +44,7 @@ def test_kernels(name: str, target: str) -> None:
     assert_compiles(*emitted(operator, tensors, target), target)
 
 
-@pytest.mark.parametrize("target", first(1, EACH_VENDOR))
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_decoding(target: str) -> None:
     """A group has fewer queries than a product has rows; greatest scores and sums are stored one by one."""
     tensors = [bf16(2, 1, 8, 64), bf16(2, 128, 1, 64), bf16(2, 128, 1, 64), i32(2)]
@@ -92,7 +91,6 @@ def test_rows_dealt_out_are_spread_over_the_workers(ranks: int, monkeypatch: pyt
     assert each.max() <= 1.3 * each.mean()
 
 
-@pytest.mark.thorough
 @pytest.mark.each_triton
 def test_whole_tiles_of_keys_go_without_masks() -> None:
     """Two loops: one that TMA copies ahead for and that compares nothing, then one for the tiles that need it."""
@@ -112,7 +110,7 @@ def test_whole_tiles_of_keys_go_without_masks() -> None:
 
 
 @pytest.mark.each_triton
-@pytest.mark.parametrize("d", [thorough(96), thorough(256)])
+@pytest.mark.parametrize("d", [96, 256])
 def test_heads_fit_into_an_h200(d: int) -> None:
     """With the tiles that the operator ships: 227 KiB of shared memory."""
     plan, source = emitted(by_kernel(d), [bf16(256, 1, d)] * 3, "sm_90")

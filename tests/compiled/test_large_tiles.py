@@ -10,7 +10,6 @@ import torch
 from tests.compiled import hazards
 from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
-from tests.selection import sampled, thorough
 from tilelink import Operator, fused, sms
 from tilelink.ir.schedule import Placement
 from tilelink.ops import ag_gemm, ag_outer, gemm_rs, gemm_rs_ring, outer_ag
@@ -51,7 +50,7 @@ def product(name: str, target: str) -> dict[str, str]:
 
 
 @pytest.mark.each_triton
-@pytest.mark.parametrize("name", sampled([*SUBJECTS, *GRADIENTS]))
+@pytest.mark.parametrize("name", [*SUBJECTS, *GRADIENTS])
 def test_the_dot_loop_becomes_a_pipelined_tma_matmul(name: str) -> None:
     """128×256×64 with 8 warps: four warp-group products a step, both operands by TMA, three stages in flight."""
     asm = product(name, "sm_90")
@@ -61,7 +60,6 @@ def test_the_dot_loop_becomes_a_pipelined_tma_matmul(name: str) -> None:
     assert "cp.async.cg" not in asm["ptx"]
 
 
-@pytest.mark.thorough
 def test_blackwell_has_products_of_its_own() -> None:
     asm = product("ag pull", "sm_100")
     assert "tcgen05.mma" in asm["ptx"]
@@ -76,7 +74,7 @@ def test_pushed_tiles_are_stored_in_vectors() -> None:
 
 
 @pytest.mark.each_triton
-@pytest.mark.parametrize("dtype", [torch.float16, thorough(torch.float32)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_other_dtypes(dtype: torch.dtype) -> None:
     operator = ag_gemm.schedule(gather=sms(8, M=64), matmul=sms(M=64, N=64, K=32, order="ring"))
     tensors = [torch.empty(s, dtype=dtype) for s in ((256, 128), (128, 256))]

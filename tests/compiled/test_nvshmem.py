@@ -16,7 +16,6 @@ from tests.compiled.compiling import CAPABILITIES, compile_kernel, texts
 from tests.compiled.test_placements import ALIKE
 from tests.operators.placements import Placed, named, placements
 from tests.operators.problems import AG
-from tests.selection import sampled
 from tilelink.device.nvshmem import CALLS
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
@@ -34,7 +33,7 @@ def made(placed: Placed, target: str, reach: str) -> tuple[Plan, KernelSource]:
 @pytest.mark.usefixtures("_unlinked")
 @pytest.mark.parametrize(
     ("placed", "reach"),
-    sampled((p, "peer") for p in PLACEMENTS if not ALIKE.search(p.name))
+    [(p, "peer") for p in PLACEMENTS if not ALIKE.search(p.name)]
     + [
         pytest.param(named(n), "network", marks=pytest.mark.each_triton)
         for n in ("ag_gemm by default", "gemm_rs SMs push")

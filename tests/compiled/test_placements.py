@@ -13,12 +13,11 @@ import torch
 
 from tests.compiled import hazards
 from tests.compiled.checking import RANKS, assert_compiles, emitted
-from tests.compiled.compiling import EACH_VENDOR, TARGETS, functions, texts
+from tests.compiled.compiling import EACH_TARGET, TARGETS, functions, texts
 from tests.operators import loops, raw, splits
 from tests.operators import test_copy_programs as copy_programs
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
-from tests.selection import first, sampled
 from tilelink import sms
 from tilelink.ops import ag_gemm
 
@@ -41,12 +40,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("placed", "target"), sampled(CASES), ids=str)
+@pytest.mark.parametrize(("placed", "target"), CASES, ids=str)
 def test_kernels(placed: Placed, target: str) -> None:
     assert_compiles(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
 
 
-@pytest.mark.parametrize("target", first(1, OF_ONE_TEXT))
+@pytest.mark.parametrize("target", OF_ONE_TEXT)
 def test_two_targets_have_one_text(target: str) -> None:
     """Where somebody has said all tiles: by default they are those that the cost model prefers, on Hopper alone."""
     for placed in (p for p in PLACEMENTS if "by default" not in p.name):
@@ -83,8 +82,7 @@ def test_blocks_that_are_too_long_for_descriptors(k: int, wide: list[str]) -> No
     assert sorted({a.of for d in source.kernels for a in d.args if a.kind == "descriptor"}) == wide
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("target", EACH_VENDOR)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_a_wait_in_a_loop_of_products(target: str) -> None:
     """Runs: the poll stands in a loop over flags, and the pipelined loop inside it loads nothing of the next flag."""
     operator = loops.gradient.schedule(
@@ -99,7 +97,7 @@ def test_a_wait_in_a_loop_of_products(target: str) -> None:
     assert any(hazards.POLL.search(lines[i]) for i in words)
 
 
-@pytest.mark.parametrize("target", EACH_VENDOR)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_raw_pointers(target: str) -> None:
     """The token of a wait stands between the poll and what is loaded through it."""
     operator = raw.gather_with(raw.exchange)
@@ -114,7 +112,7 @@ def test_raw_pointers(target: str) -> None:
     assert max(polls) < max(tokens) < max(loads)
 
 
-@pytest.mark.parametrize("target", EACH_VENDOR)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_what_stays_on_its_rank(target: str) -> None:
     """A copy of plain memory, of a part that is shorter than others."""
     operator = copy_programs.kept_and_doubled.schedule(keep=sms(2))
@@ -123,7 +121,7 @@ def test_what_stays_on_its_rank(target: str) -> None:
     assert_compiles(plan, source, target, pipelined=False)
 
 
-@pytest.mark.parametrize("target", EACH_VENDOR)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_tiles_that_the_device_counts(target: str) -> None:
     operator = splits.route.schedule(scaled=sms(P=32, N=32, H=32, order="column"), picked=sms(2, T=32, N=32))
     x, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))

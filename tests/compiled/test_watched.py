@@ -9,10 +9,9 @@ import torch
 
 from tests.compiled import hazards
 from tests.compiled.checking import assert_compiles, emitted
-from tests.compiled.compiling import EACH_VENDOR, TARGETS, texts
+from tests.compiled.compiling import EACH_TARGET, TARGETS, texts
 from tests.compiled.test_large_tiles import SUBJECTS
 from tests.compiled.test_placements import PLACEMENTS, of_rank
-from tests.selection import thorough
 from tilelink import copy_engine, sms
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
@@ -22,8 +21,7 @@ from tilelink.pipeline.compiled import emitted as source_of
 WATCHED = Checks(watchdog=True)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("target", EACH_VENDOR)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_kernels(target: str) -> None:
     """One placement after the other, the targets taking turns; SMs, copy engines, fusion and a ring are among them. Large
     tiles are below."""
@@ -39,7 +37,7 @@ def product(plan: Plan, source: KernelSource) -> dict[str, str]:
 
 
 @pytest.mark.each_triton
-@pytest.mark.parametrize("name", ["ag pull", thorough("rs copy engine")])
+@pytest.mark.parametrize("name", ["ag pull", "rs copy engine"])
 def test_products_stay_as_they_are(name: str) -> None:
     """Hazard 23: the wait is a loop of its own, outside the pipelined one; as much is in flight as without a limit."""
     operator, shapes = SUBJECTS[name]
@@ -73,7 +71,7 @@ def test_threads_leave_a_wait_together() -> None:
     assert len(re.findall(rf"{answer[2]}\b", ptx)) > 1  # it decides something
 
 
-@pytest.mark.parametrize("target", [thorough("sm_80"), "sm_90", thorough("sm_100")])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
     """One look per wait, its read of the host's flag under a predicate: machine code then has it so, too."""
     operator = gemm_rs.schedule(matmul=sms(M=64, N=64, K=32, order="ring+1"))
@@ -88,7 +86,7 @@ def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
 
 
 @pytest.mark.each_triton
-@pytest.mark.parametrize("target", ["sm_90", thorough("gfx942")])
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_debug_mode(target: str) -> None:
     """Reductions over index vectors and tables, beside everything else."""
     operator = ag_moe.schedule(

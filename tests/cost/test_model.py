@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.model import agreement
 from tests.mapping.plans import form, forms
-from tests.selection import cases, table, thorough
+from tests.selection import cases, table
 from tilelink import Operator, copy_engine, ops
 from tilelink.cost import H200, predict, unestimated, unfused
 from tilelink.cost.turns import take_turns
@@ -48,14 +49,12 @@ def test_turns_are_those_of_a_scalar_clock(ranks: int, workers: int, tiles: int,
         assert through[rank].tolist() == clock
 
 
-EACH_FORM = sorted(forms())
-
-
 @table(
     "name, ranks",
     [
-        *((name, (1, 3)[k % 2]) for k, name in enumerate(EACH_FORM)),
-        *(thorough(name, (3, 1)[k % 2]) for k, name in enumerate(EACH_FORM)),
+        pytest.param(name, (1, 3)[(turn + k) % 2], id=f"turn {turn}: {name}")
+        for turn in range(2)
+        for k, name in enumerate(sorted(forms()))
     ],
 )
 def test_every_form_ends(name: str, ranks: int) -> None:

@@ -145,7 +145,6 @@ def test_chained(said: dict[str, Any]) -> None:
     assert installed != again.uuid()
 
 
-@pytest.mark.thorough
 def test_importing_tilelink_imports_no_inductor() -> None:
     script = "import sys, tilelink\nassert 'torch._inductor' not in sys.modules\nassert tilelink.inductor.overlap"
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)

@@ -11,7 +11,7 @@ import triton
 from triton.compiler import ASTSource
 from triton.runtime.interpreter import InterpretedFunction
 
-from tests.compiled.compiling import EACH_VENDOR, TARGETS
+from tests.compiled.compiling import EACH_TARGET, TARGETS
 from tests.selection import table
 from tilelink.ir.schedule import Shaped
 from tilelink.ir.topology import Device
@@ -80,7 +80,7 @@ def test_where_nothing_is_seen_there_is_nothing() -> None:
     assert torch.equal(out, torch.zeros_like(out))
 
 
-@pytest.mark.parametrize("target", EACH_VENDOR)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_the_kernel_reads_and_writes_sixteen_bytes_at_a_time(target: str) -> None:
     runs = 3
     kernel: Any = merging.merge_runs

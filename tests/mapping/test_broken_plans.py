@@ -21,7 +21,7 @@ from tests.mapping.plans import (
     with_signal,
     with_step,
 )
-from tests.selection import cases, sampled, table
+from tests.selection import cases, table
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.plan import CallEntry, Fork, Join, Launch, Plan, Stage
@@ -105,7 +105,7 @@ def test_a_copy_engine_with_two_flags_to_a_tile() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- dropped signals
-@pytest.mark.parametrize("name", sampled(sorted(forms())))
+@pytest.mark.parametrize("name", sorted(forms()))
 def test_no_signal_can_be_left_out(name: str) -> None:
     """Every wait and notify that became flags is needed: the reasons for leaving signals out do not hold for it."""
     plan = small(name)
@@ -279,7 +279,6 @@ def test_a_kernel_that_starts_behind_one_that_waits_for_it() -> None:
     assert_refused(replace(plan, host=host), "TL605")
 
 
-@pytest.mark.thorough
 def test_the_cycle_of_many_ranks_is_found() -> None:
     tile = sms(M=128, N=256, K=64, order=("ring", "group 8"))
     sizes = {"M": 64 * 1024, "K": 512, "N": 4096}

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import form, forms, verify
-from tests.selection import cases, sampled, table
+from tests.selection import cases, table
 from tilelink.ir.plan import Plan
 
 NAMES = sorted(forms())
 ROWS = (lambda _: 1, lambda _: 3, lambda r: 16 * r, lambda r: 33 * r, lambda r: 997 * r, lambda r: 997 * r - 5)
 
 
-@pytest.mark.parametrize("name", sampled(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_ragged_rows(name: str) -> None:
     """Each form with each kind of rows, and in some of them on each number of ranks up to 8."""
     for k, rows in enumerate(ROWS):
@@ -25,7 +25,7 @@ def test_ragged_rows(name: str) -> None:
         verify(form(name, ranks, {"M": rows(ranks), "K": 40, "N": 50}))
 
 
-@pytest.mark.parametrize("name", sampled(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_ranks_without_rows(name: str) -> None:
     assert_right(form(name, 8, {"M": 5, "K": 8, "N": 16}))
 

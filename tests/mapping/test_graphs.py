@@ -52,7 +52,6 @@ def _features(plan: Plan) -> set[str]:
     return found | {name for name, there in has.items() if there}
 
 
-@pytest.mark.thorough
 def test_the_plans_have_what_chains_have_not() -> None:
     """Otherwise the test above would show little."""
     seen = Counter(

@@ -15,7 +15,7 @@ from torch import nn
 import tilelink
 from tests.nn.test_operators import assert_close
 from tests.operators.problems import part
-from tests.selection import table, thorough
+from tests.selection import table
 from tilelink.nn import (
     ColumnParallelLinear,
     ParallelAttention,
@@ -76,7 +76,7 @@ def assert_as_whole(whole: nn.Module, x: torch.Tensor, dim: int, ranks: int, mak
 
 @pytest.mark.parametrize(
     ("shape", "dim", "ranks", "backend"),
-    [((12, 16), -2, 3, None), thorough((12, 16), -2, 3, "aot_eager"), ((2, 8, 16), -2, 2, "aot_eager"),
+    [((12, 16), -2, 3, None), ((12, 16), -2, 3, "aot_eager"), ((2, 8, 16), -2, 2, "aot_eager"),
      ((8, 2, 16), 0, 2, None), ((3, 2, 4, 16), 2, 2, None)],
 )  # fmt: skip
 def test_mlp(shape: tuple[int, ...], dim: int, ranks: int, backend: str | None) -> None:
@@ -108,7 +108,6 @@ def test_gated_mlp() -> None:
     assert_as_whole(whole, torch.randn(8, 16), 0, 2, make, check)
 
 
-@pytest.mark.thorough
 def test_activations_that_every_rank_has() -> None:
     """One loss, which every rank computes: an all-reduce there, and one of the gradient back."""
     whole, x = Whole(), torch.randn(2, 5, 16)
@@ -151,7 +150,7 @@ class WholeAttention(nn.Module):
         return self.output(y.transpose(-2, -3).flatten(-2))
 
 
-@pytest.mark.parametrize(("groups", "backend"), [(4, None), thorough(2, "aot_eager")])
+@pytest.mark.parametrize(("groups", "backend"), [(4, None), (2, "aot_eager")])
 def test_attention(groups: int, backend: str | None) -> None:
     whole = WholeAttention(groups)
 
@@ -235,7 +234,6 @@ def test_parameters_of_all_kinds_in_a_module_that_every_rank_has(backend: str | 
     assert_as_whole(whole, torch.randn(6, 7), 0, 3, lambda w: Replicated(deepcopy(w)), check, backend=backend)
 
 
-@pytest.mark.thorough
 def test_two_replicas_of_two_ranks() -> None:
     """Data and tensor parallel at once: each replica has data of its own, and weights are summed over the replicas."""
     whole, x = Whole(), torch.randn(2, 8, 16)

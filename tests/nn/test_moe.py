@@ -13,7 +13,6 @@ from torch.nn.functional import silu
 import tilelink
 from tests.nn.test_operators import assert_close
 from tests.operators.problems import part
-from tests.selection import thorough
 from tilelink.nn import ParallelMoE
 
 FEATURES, HIDDEN, EXPERTS, CHOICES = 16, 24, 5, 2
@@ -28,7 +27,7 @@ def whole(
     return (score / score.sum(-1, keepdim=True))[..., None].mul(mine).sum(1)
 
 
-@pytest.mark.parametrize(("ranks", "tokens", "backend"), [(2, 12, "aot_eager"), thorough(4, 5, None)])
+@pytest.mark.parametrize(("ranks", "tokens", "backend"), [(2, 12, "aot_eager"), (4, 5, None)])
 def test_tokens_through_their_experts(ranks: int, tokens: int, backend: str | None) -> None:
     """Four ranks have 2, 2, 1 and 0 of five tokens."""
     torch.manual_seed(5)

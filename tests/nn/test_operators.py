@@ -13,12 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 import tilelink
 from tests.operators.problems import TOLERANCE, part
-from tests.selection import first, thorough
 from tilelink import ops
 from tilelink.nn import TorchOperator, functional, group_name, register
 
 RANKS = 3
-COMPILERS = pytest.mark.parametrize("backend", [None, thorough("eager"), "aot_eager"])
+COMPILERS = pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
 
 
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -105,7 +104,6 @@ def test_uneven_rows(backend: str | None) -> None:
     Problem(10).assert_as_torch(compiled(backend), M=10)
 
 
-@pytest.mark.thorough
 def test_a_graph_holds_for_one_rank() -> None:
     """Arguments of one shape, results of 4, 4 and 2 rows: the sizes that a graph has for a view are one rank's."""
     x, weight = random(10, 4, seed=0), random(4, 6, seed=1)
@@ -123,12 +121,11 @@ def test_a_graph_holds_for_one_rank() -> None:
     tilelink.launch(main, RANKS)
 
 
-@pytest.mark.thorough
 def test_ranks_without_rows() -> None:
     Problem(2).assert_as_torch(compiled("aot_eager"), M=2)
 
 
-@pytest.mark.parametrize("backend", [thorough("eager"), "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_sizes_that_change(backend: str) -> None:
     """The third size runs in the graph of the second, whose number of rows is a symbol, in its backward pass too."""
     behind: Any = torch._dynamo.lookup_backend(backend)
@@ -324,7 +321,7 @@ ARGUMENTS: dict[str, tuple[TorchOperator, tuple[tuple[int, ...], ...], bool]] = 
 }
 
 
-@pytest.mark.parametrize("name", first(4, ARGUMENTS))
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_what_torch_asks_of_operators(name: str) -> None:
     """Schema, shapes without data, registration with autograd, and tracing with symbols."""
     operator, shapes, differentiable = ARGUMENTS[name]

@@ -19,7 +19,6 @@ SMALL = Options(
 )  # fmt: skip
 
 
-@pytest.mark.thorough
 def test_the_loss_curves_agree() -> None:
     for row in tilelink.launch(lambda: compare(SMALL), 2, races=False):
         assert row["ok"], row

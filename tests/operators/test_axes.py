@@ -12,7 +12,7 @@ import tilelink
 from examples.data_and_tensor_parallel import LINEAR
 from examples.two_levels import GATHER, SCATTER
 from tests.frontend.harness import message
-from tests.selection import first, table, thorough
+from tests.selection import table
 from tilelink import Operator, copy_engine, sms
 
 K = 16
@@ -41,20 +41,18 @@ def gathered(operator: Operator, a: int, b: int, n: int, g: int, rows: int) -> C
     return main
 
 
-@pytest.mark.parametrize(
-    ("shape", "blocks"), [thorough((2, 2), (2, 2)), ((2, 2), (3, 3)), thorough((3, 2), (4, 1)), ((1, 2), (1, 2))]
-)
+@pytest.mark.parametrize(("shape", "blocks"), [((2, 2), (2, 2)), ((2, 2), (3, 3)), ((3, 2), (4, 1)), ((1, 2), (1, 2))])
 def test_an_all_gather_in_two_levels(shape: tuple[int, int], blocks: tuple[int, int]) -> None:
     main = gathered(ROWS, *shape, *blocks, rows=6)
     assert launched(main, dict(zip(("NODE", "GPU"), shape, strict=True)), straggler=shape[0] * shape[1] - 1) == 0.0
 
 
-@pytest.mark.parametrize("seed", first(2, range(4)))
+@pytest.mark.parametrize("seed", range(4))
 def test_in_any_order_of_events(seed: int) -> None:
     assert launched(gathered(ROWS, 2, 2, 2, 2, 6), {"NODE": 2, "GPU": 2}, seed, delayed_stores=True) == 0.0
 
 
-@pytest.mark.parametrize("shape", [(2, 2), thorough((2, 3))])
+@pytest.mark.parametrize("shape", [(2, 2), (2, 3)])
 def test_a_reduce_scatter_in_two_levels(shape: tuple[int, int]) -> None:
     a, b = shape
 

@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
-from tests.selection import table, thorough
+from tests.selection import table
 from tilelink import ops
 from tilelink.ir.schedule import COPY_ENGINE, WORKERS
 
@@ -29,7 +29,7 @@ def all_reduced(ranks: int, m: int, dtype: torch.dtype = torch.float32, form: st
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("ranks", "m"),
-    [(1, 5), pytest.param(2, 13, marks=pytest.mark.each_triton), (3, 1), thorough(4, 13), thorough(8, 9)],
+    [(1, 5), pytest.param(2, 13, marks=pytest.mark.each_triton), (3, 1), (4, 13), (8, 9)],
 )
 def test_all_reduce(form: str, ranks: int, m: int) -> None:
     """Also with fewer rows than ranks, and with parts of which the last are shorter or empty."""
@@ -149,7 +149,7 @@ def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("ranks", [1, thorough(2), thorough(4), 8])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 @pytest.mark.parametrize("form", ["one_shot", "two_shot"])
 def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int, dtype: torch.dtype) -> None:
     """What all ranks have sent of a tile is under way at once; a rank's part is 128 tiles or more, unless these are tiny, or
@@ -166,13 +166,7 @@ def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int,
 
 
 # ------------------------------------------------------------------------------------------------------------- resharding
-RANK_COUNTS = [
-    (1, 5),
-    thorough(2, 13),
-    pytest.param(3, 10, marks=pytest.mark.each_triton),
-    (4, 2),
-    thorough(8, 9),
-]
+RANK_COUNTS = [(1, 5), (2, 13), pytest.param(3, 10, marks=pytest.mark.each_triton), (4, 2), (8, 9)]
 
 
 def test_what_was_pushed_is_kept_by_a_copy_engine() -> None:
@@ -238,13 +232,7 @@ class _Expected:
 
 @pytest.mark.parametrize(
     ("ranks", "s", "heads"),
-    [
-        (1, 5, 3),
-        thorough(2, 8, 4),
-        pytest.param(3, 10, 4, marks=pytest.mark.each_triton),
-        (4, 3, 8),
-        thorough(8, 16, 8),
-    ],
+    [(1, 5, 3), (2, 8, 4), pytest.param(3, 10, 4, marks=pytest.mark.each_triton), (4, 3, 8), (8, 16, 8)],
 )
 def test_positions_for_heads_and_back(ranks: int, s: int, heads: int) -> None:
     x = random(s, heads, 3)
@@ -273,11 +261,10 @@ PRODUCTS = {
 @pytest.mark.parametrize(
     ("name", "ranks", "m"),
     [
-        *((n, *((1, 5), (4, 1))[k % 2]) for k, n in enumerate(PRODUCTS)),
-        *(thorough(n, *((4, 1), (1, 5))[k % 2]) for k, n in enumerate(PRODUCTS)),
+        *((n, ranks, m) for n in PRODUCTS for ranks, m in ((1, 5), (4, 1))),
         *(pytest.param(n, 3, 13, marks=pytest.mark.each_triton) for n in PRODUCTS),
-        thorough("one shot, exchanged behind", 8, 17),
-        thorough("two shots, pushed from the epilogue", 8, 17),
+        ("one shot, exchanged behind", 8, 17),
+        ("two shots, pushed from the epilogue", 8, 17),
     ],
 )
 def test_gemm_ar(name: str, ranks: int, m: int) -> None:

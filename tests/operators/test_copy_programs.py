@@ -12,7 +12,6 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.shelf_axes import columns
 from tests.operators.problems import part
-from tests.selection import thorough
 from tilelink import Operator, copy_engine, sms
 from tilelink.ir.schedule import Placement
 from tilelink.ops import programs
@@ -184,11 +183,7 @@ WHERE = ("a kernel before", "the same kernel", "a kernel beside")
 
 @pytest.mark.parametrize(
     ("engine", "made", "where"),
-    [
-        pytest.param(engine, made, WHERE[(e + k) % 3], marks=[pytest.mark.thorough] * (k != e % 3))
-        for e, engine in enumerate(ENGINES)
-        for k, made in enumerate((8, 4, 2))
-    ],
+    [(engine, made, WHERE[(e + k) % 3]) for e, engine in enumerate(ENGINES) for k, made in enumerate((8, 4, 2))],
 )
 def test_what_a_program_made_of_its_own_part(engine: str, made: int, where: str) -> None:
     """Tiles are made, moved and kept in different sizes; positions of the first count from the part's begin. Every two of
@@ -245,7 +240,7 @@ def kept_and_doubled(x: Any) -> Any:
 PLAIN: dict[str, Placement] = {**ENGINES, "own kernel": sms(1, M=2, own_kernel=True), "default": sms()}
 
 
-@pytest.mark.parametrize("ranks", [1, thorough(2), 3, thorough(4)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("engine", PLAIN)
 def test_an_argument_that_stays_on_its_rank(engine: str, ranks: int) -> None:
     """It lies in memory of torch's, which no peer reaches, and nobody has to."""
@@ -303,7 +298,7 @@ WORDS: dict[str, Placement] = {
 }
 
 
-@pytest.mark.parametrize("ranks", [1, thorough(2), 3, thorough(4)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("flags", WORDS)
 def test_axes_left_whole_where_a_copy_engine_sets_flags(flags: str, ranks: int) -> None:
     """Who takes all of an axis on SMs waits for every flag along it: of all parts, the last of which may be short or empty."""
@@ -321,7 +316,7 @@ def whole_and_own(x: Any) -> Any:
     return keep(gather_blocks(made)), keep_blocks(made, name="own")
 
 
-@pytest.mark.parametrize("ranks", [1, thorough(2), 3, thorough(4)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     ("made", "own"), [(sms(1), sms(1)), (sms(1), sms(1, M=2)), (sms(1, M=2, K=4), sms(1)), (sms(1, M=2), sms(1, K=2))]
 )
@@ -346,7 +341,7 @@ def scattered_and_kept(x: Any) -> Any:
     return programs.keep_parts(scatter(x))
 
 
-@pytest.mark.parametrize("ranks", [1, thorough(2), thorough(3), 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("rest", [(), (3,)], ids=str)
 @pytest.mark.parametrize("kept", [sms(2), sms(2, M=2), copy_engine()], ids=["whole parts", "tiles", "copy engine"])
 def test_whole_parts_that_are_shorter_than_their_memory(kept: Placement, rest: tuple[int, ...], ranks: int) -> None:
@@ -363,7 +358,7 @@ def columns_twice(x: Any) -> Any:
     return programs.keep(pulled, name="keep_pulled"), programs.keep(pushed, name="keep_pushed")
 
 
-@pytest.mark.parametrize("ranks", [1, thorough(2), 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("pushed", [sms(2, push=True), copy_engine(push=True)], ids=["SMs", "copy engine"])
 @pytest.mark.parametrize("pulled", [sms(2, push=False), copy_engine(push=False)], ids=["SMs", "copy engine"])
 def test_what_is_staged_for_others_is_pushed_from_where_it_lies(

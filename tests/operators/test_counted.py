@@ -16,7 +16,7 @@ from tests.mapping.plans import Sizes, plan_of, with_channel
 from tests.mapping.shelf import local, rowwise
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import elsewhere, mlp, ring_gather, send
-from tests.selection import sampled, table
+from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.schedule import Placement
@@ -207,7 +207,7 @@ RIGHT: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(RIGHT))
+@pytest.mark.parametrize("name", RIGHT)
 def test_against_torch(name: str) -> None:
     """On three ranks, and on two; what goes through registers reaches the next rank only."""
     operator, make = RIGHT[name]

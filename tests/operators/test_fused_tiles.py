@@ -14,7 +14,7 @@ import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tests.operators.problems import part
-from tests.selection import sampled, table
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.errors import TilelinkError
 from tilelink.ops.programs import gather, keep, matmul, move, reduce, scatter
@@ -178,7 +178,7 @@ def expected(name: str, total: torch.Tensor, rank: int, ranks: int) -> tuple[tor
     return (own.t(),) if name.startswith("turned") else (own, own) if name.startswith("two sums") else (own,)
 
 
-@pytest.mark.parametrize("name", sampled(CASES))
+@pytest.mark.parametrize("name", CASES)
 def test_against_torch(name: str) -> None:
     """Three ranks, tiles that end inside a part, twice: what counts the work indices begins anew."""
     operator, placements = CASES[name]
@@ -199,7 +199,7 @@ def test_against_torch(name: str) -> None:
     tilelink.launch(main, 3, seed=1, straggler=2)
 
 
-@table("name", sampled(CASES))
+@table("name", CASES)
 def test_the_plan_is_right(name: str) -> None:
     operator, placements = CASES[name]
     plan = plan_of(operator, 3, {"M": 70, "K": 48, "N": 100}, **placements)

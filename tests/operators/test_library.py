@@ -15,7 +15,7 @@ from tests.mapping.oracle import assert_right
 from tests.mapping.plans import plan_of, verify
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.problems import AG, RS, Kind, assert_calls
-from tests.selection import table, thorough
+from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Join, Launch, Plan, Transfer
@@ -61,7 +61,7 @@ FORMS = [(AG, name, op) for name, op in AG_FORMS.items()] + [(RS, name, op) for 
 
 
 @pytest.mark.parametrize(("kind", "name", "op"), FORMS, ids=[f"{k.name} {n}" for k, n, _ in FORMS])
-@pytest.mark.parametrize("ranks", [1, 2, 3, thorough(4)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_against_torch(kind: Kind, name: str, op: Operator, ranks: int) -> None:
     """Three calls with data of their own: ragged parts, and a rank without rows."""
     for rows in (33, 2) if ranks > 2 else (33,):

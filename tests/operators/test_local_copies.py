@@ -50,7 +50,6 @@ def _workers(plan: Plan) -> int:
     return main + sum(k.workers for k in plan.kernels if k.stream != MAIN)
 
 
-@pytest.mark.thorough
 def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
     """And without the one that is left free for them, many would not."""
     needing = 0

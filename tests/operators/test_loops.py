@@ -11,16 +11,11 @@ import torch
 import tilelink
 from tests.operators import loops
 from tests.operators.problems import part
-from tests.selection import thorough
 from tilelink import Operator, copy_engine, sms
 
 RANKS = 3
-SIZES = pytest.mark.parametrize(
-    "rows", [1, thorough(7), 24, pytest.param(29, marks=pytest.mark.each_triton), thorough(48)]
-)
-SPANS = pytest.mark.parametrize(
-    ("moved", "walked"), [(8, 8), thorough(8, 16), thorough(16, 8), (5, 16), (3, 4), (64, 4), thorough(4, 64)]
-)
+SIZES = pytest.mark.parametrize("rows", [1, 7, 24, pytest.param(29, marks=pytest.mark.each_triton), 48])
+SPANS = pytest.mark.parametrize(("moved", "walked"), [(8, 8), (8, 16), (16, 8), (5, 16), (3, 4), (64, 4), (4, 64)])
 
 
 def assert_as_torch(
@@ -79,7 +74,7 @@ def test_operands_that_arrive_in_different_tiles(moved: int, walked: int) -> Non
         assert_as_torch(operator, [x, y], lambda _, x=x, y=y: x.T @ y)
 
 
-@pytest.mark.parametrize("back", [0, 1, 9, thorough(100)])
+@pytest.mark.parametrize("back", [0, 1, 9, 100])
 @SPANS
 def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
     """A loop that begins and ends inside flags, and inside its own tiles."""
@@ -98,7 +93,7 @@ def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
     assert_as_torch(operator, [x], expected, back=back)
 
 
-@pytest.mark.parametrize(("moved", "other"), [(8, 3), thorough(3, 8), (8, 8), thorough(5, 7)])
+@pytest.mark.parametrize(("moved", "other"), [(8, 3), (3, 8), (8, 8), (5, 7)])
 def test_what_one_worker_awaited_for_an_earlier_tile(moved: int, other: int) -> None:
     """Tiles that see more and more: flags of the one tensor are known before those of the other, where they are cut
     otherwise."""
@@ -121,9 +116,9 @@ def test_what_one_worker_awaited_for_an_earlier_tile(moved: int, other: int) -> 
 @pytest.mark.parametrize(
     ("moved", "walked", "back", "ahead", "first"),
     [
-        (8, 8, -1, 1, 0), (5, 4, -1, 40, 3), thorough(16, 8, -1, 9, 0),
+        (8, 8, -1, 1, 0), (5, 4, -1, 40, 3), (16, 8, -1, 9, 0),
         pytest.param(3, 4, 9, 9, 2, marks=pytest.mark.each_triton),
-        thorough(64, 4, 12, 7, 0), thorough(3, 4, 2, 1, 0), (3, 4, 0, 0, 0), thorough(4, 64, 30, 30, 0), (8, 8, 30, 30, 5),
+        (64, 4, 12, 7, 0), (3, 4, 2, 1, 0), (3, 4, 0, 0, 0), (4, 64, 30, 30, 0), (8, 8, 30, 30, 5),
     ],
 )  # fmt: skip
 def test_whole_tiles_and_masked_ones(moved: int, walked: int, back: int, ahead: int, first: int) -> None:

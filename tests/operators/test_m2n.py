@@ -11,7 +11,6 @@ import torch
 
 import tilelink
 from tests.mapping.plans import verify
-from tests.selection import thorough
 from tilelink import TilelinkError
 from tilelink.ir.plan import Launch, Plan
 from tilelink.ir.topology import Device, Topology
@@ -31,7 +30,7 @@ def example() -> ModuleType:
 
 @pytest.mark.parametrize(
     ("attention", "expert", "slow"),
-    [(1, 1, 0), pytest.param(3, 2, 4, marks=pytest.mark.each_triton), thorough(2, 3, 0), thorough(1, 3, 2)],
+    [(1, 1, 0), pytest.param(3, 2, 4, marks=pytest.mark.each_triton), (2, 3, 0), (1, 3, 2)],
 )
 def test_groups(example: ModuleType, monkeypatch: pytest.MonkeyPatch, attention: int, expert: int, slow: int) -> None:
     for name, value in {"ATTENTION": attention, "EXPERT": expert, "TOKENS": 7, "EXPERTS": 3 * expert}.items():

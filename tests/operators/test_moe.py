@@ -11,7 +11,6 @@ import torch
 
 import tilelink
 from tests.operators.routings import EACH_ROUTING, ROUTINGS, K, Mixture, assert_close
-from tests.selection import thorough
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.topology import Device
 from tilelink.ops import ag_moe, moe_layer, moe_rs
@@ -106,7 +105,7 @@ def assert_mixtures(job: Job, mixtures: list[Mixture], ranks: int, seed: int = 0
     tilelink.launch(main, ranks, seed=seed, straggler=seed % ranks, **{"device": FEW, **options})
 
 
-@pytest.mark.parametrize("ranks", [1, 5, thorough(8)])
+@pytest.mark.parametrize("ranks", [1, 5, 8])
 @pytest.mark.parametrize("name", JOBS)
 def test_rank_counts(name: str, ranks: int) -> None:
     """Alone, and many of which the last has no tokens; the tests below have two to four ranks."""

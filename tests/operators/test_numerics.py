@@ -12,7 +12,6 @@ import torch
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed, named
 from tests.operators.problems import AG, RS, Call, assert_calls, assert_results, part
-from tests.selection import sampled, thorough
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
@@ -22,7 +21,7 @@ SEEDS = 20
 
 
 def each(placements: Iterable[Placed] = PLACEMENTS) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("placed", sampled(placements), ids=str)
+    return pytest.mark.parametrize("placed", placements, ids=str)
 
 
 def calls(placed: Placed, sizes: Iterable[tuple[int, int, int]], ranks: int, dtype: torch.dtype) -> list[Call]:
@@ -63,7 +62,7 @@ def test_the_placements_of_an_operator_have_every_seed_type_and_straggler() -> N
         assert all(set(DTYPES) == {dtype for _, _, dtype, _ in turn} for turn in each_of)
 
 
-@pytest.mark.parametrize("ranks", [1, 5, thorough(8)])
+@pytest.mark.parametrize("ranks", [1, 5, 8])
 @each()
 def test_rank_counts(placed: Placed, ranks: int) -> None:
     """Alone and many; every other test has two to four ranks."""
@@ -73,12 +72,10 @@ def test_rank_counts(placed: Placed, ranks: int) -> None:
 @pytest.mark.each_triton
 @pytest.mark.parametrize(
     ("placed", "dtype"),
-    sampled(
-        [
-            *((p, torch.bfloat16) for p in PLACEMENTS),
-            *((p, t) for p in PLACEMENTS if p.name.endswith("default") for t in DTYPES[1:]),
-        ]
-    ),
+    [
+        *((p, torch.bfloat16) for p in PLACEMENTS),
+        *((p, t) for p in PLACEMENTS if p.name.endswith("default") for t in DTYPES[1:]),
+    ],
     ids=str,
 )
 def test_sizes_that_descriptors_take(placed: Placed, dtype: torch.dtype) -> None:
@@ -100,9 +97,7 @@ def test_ranks_without_rows(placed: Placed, rows: int) -> None:
     assert_calls(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
 
 
-@pytest.mark.parametrize(
-    ("placed", "slots"), sampled((p, 3 if n % 3 == 0 else 1) for n, p in enumerate(PLACEMENTS)), ids=str
-)
+@pytest.mark.parametrize(("placed", "slots"), [(p, 3 if n % 3 == 0 else 1) for n, p in enumerate(PLACEMENTS)], ids=str)
 def test_slots(placed: Placed, slots: int) -> None:
     """One more call than there are slots, and one that reuses a slot twice."""
     operator = placed.operator.schedule(slots=slots)

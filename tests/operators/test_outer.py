@@ -10,7 +10,6 @@ import torch
 
 import tilelink
 from tests.operators.problems import TOLERANCE, part
-from tests.selection import thorough
 from tilelink import Operator, copy_engine, sms
 from tilelink.ops import ag_moe_outer, ag_outer, outer_ag, plain
 
@@ -25,8 +24,7 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "rows", "dtype"),
     [
-        *((name, (24, 2)[k % 2], torch.float32) for k, name in enumerate(PLACEMENTS)),
-        *(thorough(name, (2, 24)[k % 2], torch.float32) for k, name in enumerate(PLACEMENTS)),
+        *((name, turns[k % 2], torch.float32) for turns in ((24, 2), (2, 24)) for k, name in enumerate(PLACEMENTS)),
         *(pytest.param(name, 10, torch.bfloat16, marks=pytest.mark.each_triton) for name in PLACEMENTS),
     ],
 )

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from tests.operators.against_torch import split
@@ -70,7 +69,6 @@ def told(value: Any, name: str) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.thorough
 def test_references(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", BOTH, str(tmp_path)], cwd=ROOT, timeout=100, check=True)
     plain = [torch.load(tmp_path / str(r)) for r in range(RANKS)]

@@ -12,7 +12,7 @@ from hypothesis.vendor.pretty import pretty
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed
 from tests.operators.problems import AG, RS, Kind, assert_calls
-from tests.selection import sampled, table
+from tests.selection import table
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend.program import Program
 from tilelink.ir.plan import Plan
@@ -113,7 +113,7 @@ def plan_of(placed: Placed, rows: int = 33) -> Plan:
     return placed.operator.plan(*call.tensors[0], ranks=3, **dict(call.sizes))
 
 
-@pytest.mark.parametrize("placed", sampled(SCHEDULES), ids=str)
+@pytest.mark.parametrize("placed", SCHEDULES, ids=str)
 def test_each_schedule_runs_the_same_programs(placed: Placed) -> None:
     plan = plan_of(placed)
     for step in plan.steps:
@@ -122,7 +122,7 @@ def test_each_schedule_runs_the_same_programs(placed: Placed) -> None:
     assert {name: program.captured for name, program in PROGRAMS.items()} == CAPTURED
 
 
-@pytest.mark.parametrize("placed", sampled(PLACEMENTS), ids=str)
+@pytest.mark.parametrize("placed", PLACEMENTS, ids=str)
 def test_every_placement_is_one_of_the_same_programs(placed: Placed) -> None:
     plan = plan_of(placed)
     assert [s.step.program for s in plan.steps] == [CAPTURED[s.path] for s in plan.steps]

@@ -128,7 +128,6 @@ def test_what_cannot_be_reserved(sizes: dict[str, int]) -> None:
     assert "signature is `M/R K, K N -> M N`" in text
 
 
-@pytest.mark.thorough
 @cases(25)
 @given(
     placed=st.sampled_from(PLACEMENTS),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.project.users import Users
-from tests.selection import first, table
+from tests.selection import table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -81,7 +81,7 @@ def test_a_readme_command_runs(command: str, run: Run) -> None:
     assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command)])
 
 
-@pytest.mark.parametrize("command", first(1, PLANS))
+@pytest.mark.parametrize("command", PLANS)
 def test_a_plan_of_the_running_page_is_proved(command: str, run: Run) -> None:
     assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command.replace("\\\n", " "))])
 
@@ -92,7 +92,7 @@ def test_the_readme_has_commands_and_the_project_examples() -> None:
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("example", first(4, EXAMPLES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(example: Path, run: Run) -> None:
     assert run([str(example)])
 

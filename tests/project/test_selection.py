@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests import repeats
-from tests.selection import covering, first, sampled, table, words
+from tests.left_out import idle, listed
+from tests.selection import covering, table
 
 AXES = (("pull", "push"), ("bf16", "f16", "f32"), (1, 2, 3, 4))
 
@@ -29,15 +30,27 @@ def test_of_two_axes_each_value_is_there_and_values_take_turns() -> None:
     assert len(kept) == 4
 
 
-def test_each_word_of_a_list_is_kept() -> None:
-    names = ["ag_gemm SMs pull", "ag_gemm SMs push", "gemm_rs SMs pull", "gemm_rs fused"]
-    kept = [p for p in sampled(names) if not p.marks]
-    assert set().union(*(words(p.values) for p in kept)) == words(names)
-    assert len(kept) == 3
+CASES = [f"x.py::test_{name}[{value}]" for name in "abc" for value in ("1-8", "2-8", "2-9", "[*]")] + ["x.py::test_d"]
 
 
-def test_the_first_are_kept() -> None:
-    assert [len(p.marks) for p in first(2, "abcd")] == [0, 0, 1, 1]
+def test_the_last_line_that_names_a_case_says_whether_it_is_left_out(tmp_path: Path) -> None:
+    text = "# why\n\nx.py::test_a\n!x.py::test_a[*-8]\nx.py::test_a[2-8]\nx.py::test_b[2-*]\nx.py::test_c[[*]]\nx.py::test_d\n"
+    (tmp_path / "list.txt").write_text(text)
+    assert [case[6:] for case in CASES if listed(tmp_path / "list.txt", case)] == [
+        "test_a[2-8]", "test_a[2-9]", "test_a[[*]]", "test_b[2-8]", "test_b[2-9]", "test_c[[*]]", "test_d",
+    ]  # fmt: skip
+    assert idle(tmp_path / "list.txt", CASES) == []
+
+
+def test_a_line_that_names_no_case_is_found(tmp_path: Path) -> None:
+    """Unless its file is there and no case of it was collected."""
+    lines = ["x.py::test_a[3-*]", "!x.py::test_b[1]", "x.py::test_e", "y.py::test_a", "tests/conftest.py::test_a"]
+    (tmp_path / "list.txt").write_text("\n".join(["x.py::test_a", *lines]))
+    assert idle(tmp_path / "list.txt", CASES) == lines[:-1]
+
+
+def test_no_list_leaves_nothing_out(tmp_path: Path) -> None:
+    assert not any(listed(tmp_path / "list.txt", case) for case in CASES)
 
 
 def test_what_takes_long_and_runs_no_line_of_its_own_is_left_out(tmp_path: Path) -> None:
@@ -60,49 +73,44 @@ def test_what_takes_long_and_runs_no_line_of_its_own_is_left_out(tmp_path: Path)
 seen: list[object] = []
 
 
-@table("text, number", [("a", 1), pytest.param("b", 2, marks=pytest.mark.thorough), ("c", 3)])
+@table("text, number", [("a", 1), ("b", 2), ("c", 3)])
 @table("more", [10, 20])
-def test_a_table_is_one_test(text: str, number: int, more: int, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """Each row with a folder of its own."""
+def test_a_table_is_one_test(text: str, number: int, more: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each row with a folder of its own; `left_out.txt` names the second."""
     assert not (tmp_path / "here").exists()
     (tmp_path / "here").write_text(text)
     seen.append((text, number, more))
     if (number, more) == (3, 20):
-        rows = "abc" if pytestconfig.getoption("--all") else "ac"
+        rows = "abc" if request.config.getoption("--all") else "ac"
         assert seen == [(text, 1 + "abc".index(text), more) for text in rows for more in (10, 20)]
 
 
-class Plain:
-    def getoption(self, name: str) -> bool:
-        return False
-
-
-def refused(test: Any, **fixtures: Any) -> BaseException:
+def refused(request: pytest.FixtureRequest, test: Any, **fixtures: Any) -> BaseException:
     with pytest.raises(BaseException) as caught:  # noqa: PT011  # of which kind is asked below
-        test(pytestconfig=Plain(), **fixtures)
+        test(request=request, **fixtures)
     return caught.value
 
 
-def test_all_rows_that_fail_are_raised_and_named() -> None:
+def test_all_rows_that_fail_are_raised_and_named(request: pytest.FixtureRequest) -> None:
     @table("n", range(4), ids=str)
     def odd(n: int) -> None:
         if n == 2:
             pytest.fail("two")
         assert n % 2
 
-    found = refused(odd)
+    found = refused(request, odd)
     assert isinstance(found, BaseExceptionGroup)
     assert found.message == "2 of 4 rows"
     assert [e.__notes__ for e in found.exceptions] == [["row 1: 0"], ["row 3: 2"]]
 
 
-def test_one_row_that_fails_is_raised_as_it_is() -> None:
-    @table("text", ["", "b", pytest.param("", id="none", marks=pytest.mark.thorough)])
+def test_one_row_that_fails_is_raised_as_it_is(request: pytest.FixtureRequest) -> None:
+    @table("text", ["", "b"])
     def full(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Plain, "text", text, raising=False)
+        monkeypatch.setattr(repeats, "text", text, raising=False)
         assert text
 
-    found = refused(full, monkeypatch=None)
+    found = refused(request, full, monkeypatch=None)
     assert isinstance(found, AssertionError)
     assert found.__notes__ == ["row 1: "]
-    assert not hasattr(Plain, "text")
+    assert not hasattr(repeats, "text")

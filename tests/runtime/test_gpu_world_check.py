@@ -55,7 +55,6 @@ def test_the_exchange_compiles(target: GPUTarget) -> None:
         assert "acquire" in found[release + 1]
 
 
-@pytest.mark.thorough
 def test_without_a_launcher_it_says_so() -> None:
     environment = {"PYTHONPATH": str(HERE), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(

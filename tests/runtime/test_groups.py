@@ -21,7 +21,6 @@ from tilelink.runtime.peer import SymmetricBlock
 HERE = Path(__file__).parent
 
 
-@pytest.mark.thorough
 def test_four_processes_in_two_groups(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(HERE.parents[1]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(HERE / "group_ranks.py"), str(tmp_path / "store")]

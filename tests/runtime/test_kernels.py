@@ -197,7 +197,6 @@ def test_a_cache_that_cannot_be_written(cache: Path, digest: str) -> None:
     assert "TILELINK_CACHE" in str(caught.value)
 
 
-@pytest.mark.thorough
 def test_four_processes_load_at_once(cache: Path, digest: str, tmp_path: Path) -> None:
     filler = "".join(f"# line {line}\n" for line in range(20_000))
     text, emitted, go = f"{filler}value = 42\n", tmp_path / "emitted.txt", tmp_path / "go"

@@ -19,7 +19,6 @@ from triton import knobs
 from triton.backends.nvidia import driver as triton_driver
 
 from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeBackend, Notes, fake_gpu
-from tests.selection import first
 from tests.speed import least_cpu_s
 from tilelink import Operator, TilelinkError, by_panels, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
@@ -133,7 +132,7 @@ def test_the_driver_gets_what_tritons_own_launcher_passes(
         workspace.heard = heard
 
 
-@pytest.mark.parametrize("name", first(2, OPERATORS))
+@pytest.mark.parametrize("name", OPERATORS)
 def test_watched_calls_ask_the_driver_for_the_same(name: str, notes: Notes, session: Session, watched: Session) -> None:
     """As many launches, copies, waits and events, in that order, on the same streams: only the kernels differ."""
     op, asked = OPERATORS[name], list[list[list[str]]]()
@@ -146,7 +145,7 @@ def test_watched_calls_ask_the_driver_for_the_same(name: str, notes: Notes, sess
     assert {"launch"} <= {line[0] for line in asked[1]}
 
 
-@pytest.mark.parametrize("name", first(2, OPERATORS))
+@pytest.mark.parametrize("name", OPERATORS)
 def test_the_driver_that_takes_notes_can_be_left_and_entered_again(name: str, notes: Notes, session: Session) -> None:
     """As when a test runner brings a process these tests in two portions."""
     op = OPERATORS[name]

@@ -12,7 +12,7 @@ import torch
 
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
-from tests.selection import sampled, table
+from tests.selection import table
 from tilelink.codegen.function import Function
 from tilelink.codegen.trace import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
@@ -54,7 +54,7 @@ class Without(ast.NodeTransformer):
         return None if ast.unparse(node).startswith("tl.store(trace_") else self.generic_visit(node)
 
 
-@pytest.mark.parametrize("placed", sampled(placements(tile=32)), ids=str)
+@pytest.mark.parametrize("placed", placements(tile=32), ids=str)
 def test_nothing_but_clocks_is_added(placed: Placed) -> None:
     made = stages(placed)
     plain = emitted(made.plan)
@@ -66,7 +66,7 @@ def test_nothing_but_clocks_is_added(placed: Placed) -> None:
     assert [t.kernel for t in traced.traces] == [k.name for k in traced.kernels if k.name != "await_flag"]
 
 
-@table("placed", sampled(placements(tile=32)), ids=str)
+@table("placed", placements(tile=32), ids=str)
 def test_every_wait_and_every_fused_function_has_its_slots(placed: Placed) -> None:
     traced = emitted(stages(placed).plan, traced=True)
     for layout in traced.traces:

@@ -10,7 +10,7 @@ import pytest
 import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tests.operators import language
-from tests.selection import sampled, table
+from tests.selection import table
 from tilelink import Operator, TilelinkError, operator, ops, program, sms
 from tilelink.cost import predict
 from tilelink.explore.cases import Case
@@ -38,7 +38,7 @@ def case(operator: Operator) -> Case:
     return Case(operator, tuple(SIZES[operator.name].items()), 4)
 
 
-@pytest.mark.parametrize("name", sampled(SIZES))
+@pytest.mark.parametrize("name", SIZES)
 def test_what_is_proposed_can_be_planned(name: str) -> None:
     operator: Operator = getattr(ops, name)
     plan = case(operator).compiled(H200).plan

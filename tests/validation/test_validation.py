@@ -17,7 +17,6 @@ from benchmarks.mutants.mappings import mappings, operators
 from tests.operators.placements import PLACEMENTS
 from tests.operators.raw import exchange, gather_with
 from tests.operators.test_collectives import along_gpus
-from tests.selection import sampled
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.ops import ag_gemm, all_reduce_one_shot, gemm_rs
@@ -47,7 +46,7 @@ def elided(found: Validation) -> dict[str, int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- the same
-@pytest.mark.parametrize("operator", sampled(sorted(operators())))
+@pytest.mark.parametrize("operator", sorted(operators()))
 def test_the_emitted_file_does_what_the_plan_says(operator: str) -> None:
     """As it is placed by default, every tensor with flags; `make mutants` looks at all placements."""
     found, _ = Placed(next(mappings(operators()[operator]))).run(calls=1)
@@ -148,7 +147,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    ("operator", "kind"), sampled([(operator, kind) for operator, kinds in KINDS.items() for kind in kinds])
+    ("operator", "kind"), [(operator, kind) for operator, kinds in KINDS.items() for kind in kinds]
 )
 def test_a_changed_line_is_seen(operator: str, kind: str) -> None:
     one = placed(operator, "SMs")
