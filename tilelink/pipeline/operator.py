@@ -358,16 +358,22 @@ class Operator:
                 else, TL467 optuna is not installed, TL468 no such method, TL469 no such ranks here.
         """
         from tilelink.cost import H200
-        from tilelink.pipeline.tuning import explored
+        from tilelink.pipeline.calls import are_lists
+        from tilelink.pipeline.tuning import explored, modelled_study
+        from tilelink.runtime.launching import listed
+        from tilelink.runtime.session import current
         from tilelink.tuning.search import Limits
         from tilelink.tuning.study import StudyFile, on_named
 
         kept = StudyFile(Path(file)) if file is not None else None
         limits = Limits(method, budget, trials, seed, kept, progress)
-        return explored(
-            self, tensors, given, on_named(on), limits, space,
-            ranks=ranks, topology=topology, machine=machine or H200, group=group, session=session,
-        )  # fmt: skip
+        if on_named(on) != "model":
+            return explored(self, tensors, given, on, limits, space, group, session)
+        machine = machine or H200
+        if topology is None and session is None and current() is None:
+            count = listed(tensors, ranks) if are_lists(tensors) else ranks or 1
+            topology = Topology(count, "peer", device=machine.device())
+        return modelled_study(*self.calls.planned_for(tensors, ranks, topology, given), limits, space, machine)
 
     def tuning(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Tuning:
         """What `tune` works with: for those who want to see what was tried. Collective; arguments as of a call."""

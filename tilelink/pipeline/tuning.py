@@ -16,17 +16,15 @@ from tilelink.cost import H200, Machine, predict
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.calls import are_lists, on_ranks
+from tilelink.pipeline.calls import on_ranks
 from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import planned, proved
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.prepared import Prepared, bind_here
 from tilelink.runtime.aliasing import stored
-from tilelink.runtime.launching import listed
-from tilelink.runtime.session import Session, current, require
+from tilelink.runtime.session import Session, require
 from tilelink.tuning.comparison import apart, tolerance
 from tilelink.tuning.measuring import attempt, failure, interleaved
 from tilelink.tuning.records import known, unknown
@@ -345,21 +343,10 @@ def explored(
     on: On,
     limits: Limits,
     space: Space | None = None,
-    *,
-    ranks: int | None = None,
-    topology: Topology | None = None,
-    machine: Machine = H200,
     group: Any = None,
     session: Session | None = None,
 ) -> Study:
-    """What `Operator.explore` gives; arguments as of it."""
-    session = session or current()
-    if on == "model":
-        if topology is None and session is None:
-            count = listed(tensors, ranks) if are_lists(tensors) else ranks or 1
-            topology = Topology(count, "peer", device=machine.device())
-        tiled, bound = operator.calls.planned_for(tensors, ranks, topology, given)
-        return modelled_study(tiled, bound, limits, space, machine)
+    """A search in which ranks make the calls, simulated ones or those on GPUs; arguments as of `Operator.explore`."""
 
     def search(mine: Sequence[Any], here: Session) -> Study:
         backend = here.backend.topology.backend
