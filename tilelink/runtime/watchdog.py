@@ -148,20 +148,18 @@ class StoreWatcher:
             if not self._guard.failed:
                 self._told = False
                 self._hear()
-            if self._guard.failed:
-                self._act(self._guard)
-
-    def _act(self, guard: Guard) -> None:
-        if not self._told:
-            self._deadline = time.monotonic() + self.patience
-            if not guard.reported:
-                time.sleep(self._period)  # its own kernels may have something to say
-            self._say()
-        if self._dead or not guard.taken:
-            # What is enqueued already runs to its end, however much of it there is.
-            self._release()
-            if time.monotonic() > self._deadline:
-                self._end()
+            if not self._guard.failed:
+                return
+            if not self._told:
+                self._deadline = time.monotonic() + self.patience
+                if not self._guard.reported:
+                    time.sleep(self._period)  # its own kernels may have something to say
+                self._say()
+            if self._dead or not self._guard.taken:
+                # What is enqueued already runs to its end, however much of it there is.
+                self._release()
+                if time.monotonic() > self._deadline:
+                    self._end()
 
     def _hear(self) -> None:
         for rank in range(self._ranks):
