@@ -17,8 +17,7 @@ from tilelink.pipeline.arguments import Bound, bind, check_devices, check_result
 from tilelink.pipeline.compiled import Compiled, refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
-from tilelink.runtime.aliasing import Written, span
-from tilelink.runtime.aliasing import stored as arguments_stored
+from tilelink.runtime.aliasing import Written, span, writes_of
 from tilelink.runtime.backend import Call
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.call import Slot, prepare, results_on
@@ -81,7 +80,7 @@ class Prepared:
             made = made.traced(vigil.checks)
         nbytes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in results]
         spans = (*map(span, tensors), *nbytes)
-        self._written = Written(operator.name, operator.loc, len(tensors), arguments_stored(self.plan), spans)
+        self._written = Written(operator.name, operator.loc, len(tensors), writes_of(self.plan), spans)
         self._agree(tensors, outs, given, self.said, refused(self.plan))
         self.loaded = made.on(backend.rank)
         self.workspace: Workspace = workspace(operator, session, found, self.plan)

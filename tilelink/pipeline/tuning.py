@@ -23,7 +23,7 @@ from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import planned, proved
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.prepared import Prepared, bind_here
-from tilelink.runtime.aliasing import stored
+from tilelink.runtime.aliasing import writes_of
 from tilelink.runtime.session import Session, require
 from tilelink.tuning.comparison import apart, tolerance
 from tilelink.tuning.measuring import attempt, failure, interleaved
@@ -102,7 +102,7 @@ class Tuning:
         if operator.calls.has_plain(self.backend, self.bound):
             unfused = operator.calls.variant(Schedule(unfused=True)).unfused(session, tensors, (), given)
             self.plain = partial(unfused.run, tensors)
-        self.written = [(tensors[k], tensors[k].clone()) for k, _ in stored(self.plan)]
+        self.written = [(tensors[k], tensors[k].clone()) for k, _ in writes_of(self.plan)]
         """Arguments that programs write to, and what they were when the call came."""
         self._wanted: tuple[torch.Tensor, ...] | None = None
 

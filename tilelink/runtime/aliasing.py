@@ -23,7 +23,7 @@ APART_KEPT = 1024
 """Places of a call's tensors that are known to share no memory, for each kind of call."""
 
 
-def stored(plan: Plan) -> tuple[tuple[int, str], ...]:
+def writes_of(plan: Plan) -> tuple[tuple[int, str], ...]:
     """The arguments that programs write to, by number and name."""
     found = {
         s.step.binding(op.param).tensor
@@ -38,7 +38,7 @@ def stored(plan: Plan) -> tuple[tuple[int, str], ...]:
 class Written:
     """What calls of one kind write.
 
-    `arguments`: their number. `stored`: as of `stored(plan)`; none of the unfused form. `spans`: bytes from the first to the
+    `arguments`: their number. `stored`: as of `writes_of`; none of the unfused form. `spans`: bytes from the first to the
     last, of each argument and then of each result. `apart`: addresses of tensors that were looked at: shapes and strides
     are those of the kind, so nothing else decides whether they share memory.
     """

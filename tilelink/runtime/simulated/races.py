@@ -16,12 +16,7 @@ from tilelink.runtime.simulated.machine import Machine, Observer
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
 Missing = Literal["signal", "release", "acquire", "scope", "count", "barrier", "proxy fence", "bulk store wait"]
-"""What would have ordered the two accesses.
-
-`signal`: nothing of the first program reached the second. `release`, `acquire`, `scope`: a signal did, but one of its two
-ends is relaxed, or is for one GPU only. `count`: the second waited for fewer signals than there are. `barrier`: one thread
-signalled before all threads had come. `proxy fence`, `bulk store wait`: what TMA wants after a wait, and before a signal.
-"""
+"""What would have ordered the two accesses: `WHY` says what each is."""
 
 WHY: dict[Missing, str] = {
     "signal": "no signal that is sent after the first access is waited for before the second",
