@@ -68,6 +68,8 @@ def test_whoever_moves_and_computes(one: Any) -> None:
 def test_what_is_left_out_has_a_name() -> None:
     assert elided(all_reduce_one_shot.validate(*tensors((20, 30)))).keys() == {UNSAID, WORDS}
     assert elided(gemm_rs.validate(*tensors((50, 16), (16, 32)))).keys() == {EARLY}
+    alike = gemm_rs.validate(torch.randn(50, 16), torch.randn(16, 32), topology=Topology(2))
+    assert elided(alike).keys() == {EARLY}
     found, _ = placed("ag_attention_varlen", "SMs").run()
     assert KNOWN in elided(found)
 

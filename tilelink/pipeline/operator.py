@@ -221,7 +221,8 @@ class Operator:
         signals, in which order.
 
         Args:
-            tensors: as of a call with lists, or those of one rank; what tables hold decides what the plan leaves to data.
+            tensors: as of a call with lists, or those of one rank, which all have alike; what tables hold decides what the plan
+                leaves to data.
             topology: what the ranks run on.
 
         Raises:
@@ -232,7 +233,7 @@ class Operator:
 
         tiled, bound = self.calls.planned_for(tensors, None, topology, given)
         made = tiled.compiled(bound)
-        by_rank = list(zip(*tensors, strict=True)) if are_lists(tensors) else [tensors]
+        by_rank = list(zip(*tensors, strict=True)) if are_lists(tensors) else [tensors] * made.plan.topology.ranks
         return validate(self.name, made.lowered, [made.on(rank) for rank in range(len(by_rank))], by_rank)
 
     def source(
