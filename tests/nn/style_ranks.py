@@ -252,6 +252,16 @@ def check_embedding(rank: int, mesh: DeviceMesh) -> None:
                 (y.square() * torch.arange(12.0).view(2, 6, 1)).sum().backward()
             close(run(ids), whole(ids))
             close(split.weight.grad, whole.weight.grad, f"{rows} {padding}")
+    halves = DTensor.from_local(ids.chunk(2)[rank], mesh, (Shard(0),), run_check=False)  # every rank needs all
+    close(split(halves), whole(ids))
+    close(split(ids[0, 0]), whole(ids[0, 0]))
+    twice: list[Tensor] = []
+    for each in (whole, split):
+        (first,) = torch.autograd.grad(each(ids).pow(3).sum(), each.weight, create_graph=True)
+        each.weight.grad = None
+        first.pow(2).sum().backward()
+        twice.append(each.weight.grad)
+    close(twice[1], twice[0], "differentiated twice")
     # Such an id would be zeros if every rank took it for somebody else's.
     wrong = torch.tensor([-1 if rank == 0 else 7])
     with pytest.raises(IndexError):

@@ -27,12 +27,11 @@ class Whole:
         spec = self._spec
         if spec is None:
             return grad
-        if grad.stride() != self._stride:
+        if grad.stride() != self._stride or torch.is_grad_enabled():  # it may be differentiated again
             shape: Any = {"shape": spec.shape, "stride": spec.stride}
             return DTensor.from_local(grad, spec.mesh, spec.placements, run_check=False, **shape)
-        return DTensor.__new__(
-            DTensor, grad, spec, requires_grad=False
-        )  # its __init__ does nothing, at three times the time
+        # Its __init__ does nothing, at three times the time.
+        return DTensor.__new__(DTensor, grad, spec, requires_grad=False)
 
 
 class _Part(torch.autograd.Function):

@@ -34,7 +34,7 @@ class _Embedding(torch.autograd.Function):
         found = nn.functional.embedding(at, part)
         if others is not None:
             found = found.masked_fill_(others[..., None], 0)
-        return F.all_reduce(found.flatten(0, -2), group=group).view(found.shape)
+        return F.all_reduce(found.view(at.numel(), found.shape[-1]), group=group).view(found.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]

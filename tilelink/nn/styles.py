@@ -130,7 +130,8 @@ class RowEmbedding(SplitModule, nn.Embedding):
         split, total = self.split, self.num_embeddings
         first = split.mesh.get_local_rank() * -(-total // split.mesh.size())
         given: dict[str, Any] = {"first": first, "total": total, "padding": self.padding_idx, "group": split.group}
-        return split.result(split_embedding.embedding(local(input), self.weight, **given), split.made)
+        ids = input.redistribute(placements=(Replicate(),)) if isinstance(input, DTensor) else input
+        return split.result(split_embedding.embedding(local(ids), self.weight, **given), split.made)
 
 
 def _as(split: Split, bias: torch.Tensor) -> torch.Tensor:
