@@ -150,26 +150,6 @@ def scatter_bmm(x: Tensor, w: Tensor) -> Any:
     return scattered(torch.bmm(x, w), 1)
 
 
-@program((8, 6), (6, 5), (8, 5))
-def scatter_added(x: Tensor, w: Tensor, y: Tensor) -> Any:
-    return scattered(y.sin() + x @ w, 0)
-
-
-@program((2, 4, 6), (8, 6), (8, 6), (2, 4, 8))
-def scatter_several_added(x: Tensor, w: Tensor, v: Tensor, y: Tensor) -> Any:
-    return scattered((x @ w.t() + x @ v.t()) + y, 1), y.sin()
-
-
-@program((2, 4, 6), (8, 6), (8,), (2, 4, 8))
-def scatter_added_last_axis(x: Tensor, w: Tensor, b: Tensor, y: Tensor) -> Any:
-    return scattered(nn.functional.linear(x, w, b) + y, 2)
-
-
-@program((8, 6), (6, 4), (4, 8))
-def scatter_turned_and_added(x: Tensor, w: Tensor, y: Tensor) -> Any:
-    return scattered((x @ w).t() + y, 0)
-
-
 @program((8, 6), (6, 5))
 def scatter_saved(x: Tensor, w: Tensor) -> Any:
     return scattered(x @ w, 0).sigmoid().square()
@@ -226,10 +206,6 @@ def model(rank: int, *, bias: bool, rows: bool) -> Program:
 PROGRAMS["sum_linear"] = lambda rank: (
     without_gradients(lambda x, w: summed(x @ w)),
     (drawn(4, 6, seed=rank), drawn(6, 8, seed=rank)),
-)
-PROGRAMS["sum_added"] = lambda rank: (
-    without_gradients(lambda x, w, y: summed(x @ w + y)),
-    (drawn(4, 6, seed=rank), drawn(6, 8, seed=rank), drawn(4, 8, seed=rank)),
 )
 PROGRAMS["sum_bias"] = lambda rank: (
     without_gradients(lambda x, w, b: summed(nn.functional.linear(x, w, b)).sin()),

@@ -16,12 +16,10 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.inductor import factors, gathering, graphs, scattering
 from tilelink.inductor.graphs import line_of, value
 from tilelink.nn import functional
-from tilelink.torch_ops import sums
 from tilelink.torch_ops.door import Collective, door
 from tilelink.torch_ops.serving import DTYPES
 
 assert functional  # which declares tilelink::gemm_ar
-assert sums  # tilelink::matmul_add_reduce_scatter
 Fuse = Callable[[Graph, Node, int, str], tuple[str, str]]
 FUSING: dict[str, Fuse] = {
     "all_gather_into_tensor": gathering.fuse_gathering,

@@ -8,7 +8,7 @@ import torch
 
 from tilelink import ops
 from tilelink.runtime.session import Session
-from tilelink.torch_ops.products import ag_products, gemm_rs_onto
+from tilelink.torch_ops.products import ag_products
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
@@ -70,14 +70,9 @@ def all_gather_matmul(
 
 
 def matmul_reduce_scatter(
-    whole: torch.Tensor,
-    weight: torch.Tensor,
-    mean: bool,
-    dim: int,
-    session: Session,
-    before: torch.Tensor | None = None,
+    whole: torch.Tensor, weight: torch.Tensor, mean: bool, dim: int, session: Session
 ) -> torch.Tensor:
-    """This rank's part along axis `dim` of the sum of every rank's `whole @ weight`, or `before + whole @ weight`.
+    """This rank's part along axis `dim` of the sum of every rank's `whole @ weight`.
 
     Args:
         whole: `[…, K]`, of two axes or more; the size of axis `dim` of the product is a multiple of the ranks.
@@ -85,19 +80,16 @@ def matmul_reduce_scatter(
         mean: whether the sum is divided by the number of ranks.
         dim: from 0; it may be the last axis, `N`.
         session: of the ranks.
-        before: of the shape of the product, and the dtype of `whole`.
 
     Returns:
         contiguous, in the dtype of `whole`.
     """
     last = dim == whole.dim() - 1
     rows = flat(whole, dim, last=last)
-    product, also = (ops.gemm_rs, []) if before is None else (gemm_rs_onto, [flat(before, dim, last=last)])
     if last:
-        own = product(weight.t(), rows.t(), *[t.t() for t in also], session=session)
-        own = own.t().contiguous().view(*whole.shape[:-1], -1)
+        own = ops.gemm_rs(weight.t(), rows.t(), session=session).t().contiguous().view(*whole.shape[:-1], -1)
     else:
-        own = product(rows, weight, *also, session=session)
+        own = ops.gemm_rs(rows, weight, session=session)
         if whole.dim() > 2:
             ahead = (whole.shape[dim] // session.backend.ranks, *_without(whole.shape[:-1], dim))
             own = own.view(*ahead, weight.shape[1]).movedim(0, dim).contiguous()
