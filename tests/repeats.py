@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.left_out import MEASURED, function
 
-LEAST_S, STAY = 0.2, 1 / 4
+LEAST_S, STAY = 0.05, 1 / 4
 """Seconds of a processor from which it is worth a line of the list; which part of a function's cases is in no list."""
 Statement = tuple[str, int]
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,18 +124,19 @@ def simulating(rounds: int) -> Iterable[Row]:
 
     subject = "ag_gemm 512×512×512, 4 ranks, 64-tiles"
     yield Row("simulate, first call", subject, seconds(call, 1), 2.0)
-    # In turns, and often enough, that what else the machine does falls on both alike.
-    both = [(seconds(call, 1), seconds(lambda: call(True), 1)) for _ in range(max(rounds, 6))]
+    # In turns, so that what else the machine does falls on both alike.
+    both = [(seconds(call, 1), seconds(lambda: call(True), 1)) for _ in range(rounds)]
     plain, watched = (min(times) for times in zip(*both, strict=True))
     yield Row("simulate", subject, plain, 2.0)
     yield Row("simulate and look for races", subject, watched, 1.5 * plain)
 
 
-def measured(rounds: int) -> list[Row]:
-    torch.set_num_threads(1)
-    rows = [row for operator in (ag_gemm, gemm_rs, gemm_rs_ring) for row in compiling(operator, rounds)]
-    rows += [row for name, limit in OPERATORS.items() for row in on_four(name, limit, rounds)]
-    return [*rows, *simulating(rounds)]
+PARTS: tuple[Callable[[int], Iterable[Row]], ...] = (
+    *(partial(compiling, operator) for operator in (ag_gemm, gemm_rs, gemm_rs_ring)),
+    *(partial(on_four, name, limit) for name, limit in OPERATORS.items()),
+    simulating,
+)
+"""Each measures some rows in so many rounds."""
 
 
 def show(rows: list[Row]) -> None:
@@ -148,7 +150,8 @@ def main() -> int:
     given = parser(__doc__, RESULTS / "compile-time-cpu.json")
     given.add_argument("--rounds", type=int, default=10)
     options = given.parse_args()
-    rows = measured(options.rounds)
+    torch.set_num_threads(1)
+    rows = [row for part in PARTS for row in part(options.rounds)]
     show(rows)
     save(options.out, about(cpu=processor()), {"rows": [asdict(r) for r in rows]})
     return 0 if all(r.ok for r in rows) else 1
