@@ -330,16 +330,19 @@ class Placed:
 
     def elsewhere(self) -> Iterator[Placed]:
         """At sizes whose parts end one element before a tile does and whose last tiles are ragged everywhere; where data leaves
-        whole tiles; where pieces of parts have several tiles; and where the last of whole tiles lacks an element."""
+        whole tiles; where pieces of parts have several tiles; where the last of whole tiles lacks an element; and with five
+        experts, which leave lanes over."""
         case, plan = self.mapping.case, self.mapping.plan
         long = (TILE + 1) * RANKS - 1
-        for instead in (
+        variants: tuple[dict[int | str, int], ...] = (
             {long: (TILE - 1) * RANKS, 2 * TILE: 2 * TILE - 4},
             {long: 2 * long + 1, TILE + 3: 3},
             {long: 4 * long + 3},
             {2 * TILE * RANKS: 2 * TILE * RANKS - 1},
-        ):
-            sizes = {n: instead.get(v, v) if v != TILE + 3 or n == "e" else v for n, v in case.sizes}
+            {"e": 5, "experts": 5},
+        )
+        for instead in variants:
+            sizes = {n: instead.get(n, instead.get(v, v) if v != TILE + 3 or n == "e" else v) for n, v in case.sizes}
             if sizes == dict(case.sizes):
                 continue
             other = replace(case, sizes=tuple(sizes.items()))

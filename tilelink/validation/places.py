@@ -92,6 +92,10 @@ class Places:
         at = bisect_right(self._starts, address) - 1
         return self._places[at] if at >= 0 and address < self._places[at].end else None
 
+    def any(self, addresses: Indices) -> bool:
+        """Whether one of some addresses is that of a place."""
+        return any(self.find(address) is not None for address in np.unique(addresses).tolist())
+
     def touched(self, span: Span) -> tuple[Place | None, Indices]:
         """The place of an access, and its elements there. None: it reaches beyond one place, or is none of the plan's memory."""
         addresses = span.addresses
