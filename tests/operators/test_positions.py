@@ -95,6 +95,41 @@ def test_a_division_by_nothing_stops_no_plan() -> None:
     assert got.shape == (2, 8)
 
 
+@tilelink.program("M N, e M N -> e M N")
+def stored_then_read(like: Any, x: Any, out: Any) -> None:
+    m, n = tl.tile_id(like)
+    for e in range(tl.size(x, 0)):
+        tl.tile_store(out, (e, m, n), tl.tile_load(x, (e, m, n)))
+        again = tl.tile_load(out, (e, m, n))  # noqa: F841
+
+
+@tilelink.program("M N, e M N -> e M N")
+def read_then_stored(like: Any, x: Any, out: Any) -> None:
+    m, n = tl.tile_id(like)
+    for e in range(tl.size(x, 0)):
+        before = tl.tile_load(out, (e, m, n))  # noqa: F841
+        tl.tile_store(out, (e, m, n), tl.tile_load(x, (e, m, n)))
+
+
+@tilelink.operator("M N, e M N -> e M N")
+def read_again(like: Any, x: Any) -> Any:
+    return stored_then_read(like, x)
+
+
+@tilelink.operator("M N, e M N -> e M N")
+def read_before(like: Any, x: Any) -> Any:
+    return read_then_stored(like, x)
+
+
+def test_what_a_turn_of_a_loop_has_stored_it_may_read() -> None:
+    x = torch.randn(3, 8, 8)
+    [got] = tilelink.launch(lambda: read_again(x[0], x), 1)
+    assert torch.equal(got, x)
+    error = read_before.verify(x[0], x, ranks=1).error
+    assert error is not None
+    assert (error.code, error.message) == ("TL602", "`out` is read and no wait covers it")
+
+
 @tilelink.program("p M K, e K N, p i64, p i64 -> p M N")
 def chosen(x: Any, weights: Any, which: Any, depth: Any, out: Any) -> None:
     """Products with the weights that a table names, of as many columns as another says."""

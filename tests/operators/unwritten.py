@@ -236,6 +236,43 @@ def under_a_mask_that_holds(x: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=inside)
 
 
+@right(lambda x, rank: torch.where(torch.arange(x.shape[1]) < LIMIT, x, 2 * x))
+def up_to_a_position_and_from_it(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, stop=LIMIT))
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, start=LIMIT))
+
+
+@refused("TL604")
+def up_to_a_position_and_behind_it(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, stop=LIMIT))
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, start=LIMIT + 1))
+
+
+@refused("TL604")
+def past_a_position_and_from_it(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, stop=LIMIT + 1))
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, start=LIMIT))
+
+
+@right(lambda x, rank: torch.where(torch.ones_like(x).tril() > 0, x, 2 * x))
+def up_to_the_diagonal_and_from_it(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    behind = tl.tile_range(out, m) + 1
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, stop=behind))
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, start=behind))
+
+
+@refused("TL604")
+def up_to_the_diagonal_and_behind_it(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    rows = tl.tile_range(out, m)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, stop=rows))
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, start=rows + 1))
+
+
 @refused("TL614")
 def by_data(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)

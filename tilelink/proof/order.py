@@ -116,7 +116,7 @@ class Order:
 
     def left(self, pairs: Pairs) -> tuple[Moment, Moment] | None:
         """The first that is read, and nothing says that it is written before."""
-        rules = (self._same_tile, self._in_turn, self._ended, self._told)
+        rules = (self._same_tile, self._ended, self._told)
         left = unsettled(pairs.met, chain.from_iterable(rule(pairs) for rule in rules))
         if left is None:
             return None
@@ -150,19 +150,6 @@ class Order:
                 mine, theirs = pairs.indices(axis)
                 same.append(mine == theirs)
         yield same
-
-    def _in_turn(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
-        """The same stream does it earlier."""
-        w, r = pairs.writes.runs.row, pairs.reads.row
-        if w.executor is not r.executor or not w.executor.engine.in_turn or w.loop is not r.loop or not w.loop.axes:
-            return
-        at = deeper(self.table.at(w.loop), w.depth)
-        # Of executions that nothing tells apart the last writes, and the first reads.
-        hidden = [tuple({*range(1, w.depth)} - axes) for axes in (pairs.writes.axes, pairs.axes)]
-        theirs = pairs.theirs(pairs.writes.runs.pack(at.max(axis=hidden[0], keepdims=True)))
-        mine = pairs.mine(pairs.reads.pack(at.min(axis=hidden[1], keepdims=True)))
-        rank, other = pairs.indices(0)
-        yield [rank == other, theirs < mine, mine % w.executor.workers == theirs % w.executor.workers]
 
     def _ended(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
         """The executor that writes has ended on this rank when the one that reads begins."""
