@@ -17,6 +17,7 @@ from tilelink.ir.lowered import (
     LEFT,
     READY,
     Await,
+    Check,
     Copy,
     Executor,
     Flags,
@@ -244,3 +245,58 @@ def test_the_sides_of_a_copy_have_one_shape() -> None:
                     shorter = replace(op, source=replace(op.source, box=((begin, end - 1), *more)))
                     body = _rewritten(loop.body, lambda o, op=op, new=shorter: (new if o == op else o,))
                     assert found(_with(lowered, loop, replace(loop, body=body))) != []
+
+
+# ------------------------------------------------------------------------------------------------------- memory of others
+def _elsewhere(lowered: Lowered, space: str, rank: F.Formula) -> Lowered:
+    """The first read of memory of that kind is made of another rank's."""
+    spaces = {b.name: b.space for b in lowered.buffers}
+
+    def moved(op: Op) -> tuple[Op, ...]:
+        read = op.source if isinstance(op, Copy) else op
+        if not isinstance(read, Read) or read != first:
+            return (op,)
+        other = replace(read, rank=rank)
+        return (replace(op, source=other) if isinstance(op, Copy) else other,)
+
+    for e in lowered.executors:
+        for loop in e.loops:
+            reads = [o.source if isinstance(o, Copy) else o for o in walk(loop.body)]
+            first = next((o for o in reads if isinstance(o, Read) and spaces[o.buffer] == space and o.box), None)
+            if first is not None:
+                return _with(lowered, loop, replace(loop, body=_rewritten(loop.body, moved)))
+    raise AssertionError(f"nobody reads {space} memory")
+
+
+NEXT = (F.Sym("rank") + 1) % F.Sym("RANKS")
+
+
+@pytest.mark.parametrize(
+    ("space", "rank", "said"),
+    [
+        ("argument", F.Sym("rank") + 1, "is not on a rank that there is"),
+        ("argument", NEXT, "is touched before that rank has begun the call"),
+        ("argument", NEXT, "may still be touched when its call has ended"),
+        ("device", NEXT, "is memory that other ranks do not reach"),
+    ],
+)
+def test_what_is_read_on_another_rank(space: str, rank: F.Formula, said: str) -> None:
+    name = "gemm_rs" if space == "argument" else "moe_rs"
+    spoilt = [_elsewhere(lowered, space, rank) for lowered in islice(lowered_of(name), 1)]
+    assert all(any(said in text for text in found(lowered)) for lowered in spoilt)
+
+
+def test_a_condition_that_has_to_hold() -> None:
+    lowered = next(lowered_of("ag_gemm"))
+    loop = next(x for e in lowered.executors for x in e.loops if x.axes)
+    wrong = Check(F.of(0), "more than there is")
+    spoilt = _with(lowered, loop, replace(loop, body=(wrong, *loop.body)))
+    assert any("would go past the end: more than there is" in text for text in found(spoilt))
+
+
+def test_nobody_runs_ahead_of_the_call() -> None:
+    for lowered in lowered_of("gemm_rs"):
+        late = [e for e in lowered.executors if e.after]
+        for e in late:
+            free = tuple(replace(x, after=()) if x is e else x for x in lowered.executors)
+            assert f"`{e.name}` runs ahead of the call" in found(replace(lowered, executors=free))
