@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import tilelink
 from tilelink import ops
 
-S, HEADS, GROUPS, D = 256, 4, 2, 64  # positions of all ranks, heads of queries, of keys, elements of a head
+S, HEADS, GROUPS, D = 256, 2, 1, 64  # positions of all ranks, heads of queries, of keys, elements of a head
 
 
 def attend(q, k, v, **how):
