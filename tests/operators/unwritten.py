@@ -273,6 +273,27 @@ def up_to_the_diagonal_and_behind_it(x: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.tile_mask(out, n, start=rows + 1))
 
 
+@right(lambda x, rank: torch.where(torch.arange(len(x))[:, None] < LIMIT, x, 2 * x))
+def up_to_a_row_and_from_it(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.trans(tl.tile_mask(out, m, stop=LIMIT)))
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.trans(tl.tile_mask(out, m, start=LIMIT)))
+
+
+@refused("TL604")
+def up_to_a_row_and_behind_it(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.trans(tl.tile_mask(out, m, stop=LIMIT)))
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)), mask=tl.trans(tl.tile_mask(out, m, start=LIMIT + 1)))
+
+
+@refused("TL614")
+def by_dimensions_that_are_named(x: Any, out: Any) -> None:
+    """`trans` with them may leave a block as it is: nothing is known of its elements."""
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.trans(tl.tile_mask(out, n), dims=(0, 1)))
+
+
 @refused("TL614")
 def by_data(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)

@@ -428,7 +428,8 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
     rank = common_rank(everything) if name is None else _rank_of_call(name, [*owner, *args], keywords)
-    return _combine(made, [callee, *everything], _formula_of_call(state, name, args), rank=rank)
+    formula = None if keywords else _formula_of_call(state, name, args)
+    return _combine(made, [callee, *everything], formula, rank=rank)
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:
@@ -438,6 +439,8 @@ def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Fo
         return combined("arange", args[0].formula, args[1].formula)
     if name == "where" and len(args) == 3:
         return chosen(*args).formula
+    if name == "trans" and len(args) == 1 and args[0].rank == 2 and args[0].formula is not None:
+        return column(args[0].formula)
     if name is None or name not in _FORMULAS or len(args) != 2:
         return None
     return _arithmetic(state, _FORMULAS[name], args[0], args[1])

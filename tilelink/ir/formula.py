@@ -158,7 +158,8 @@ def negate(a: Like) -> Formula:
 
 
 def column(a: Like) -> Formula:
-    """`a[:, None]` of a vector: its positions go along the last axis but one. The right operand only makes it a `Binary`."""
+    """`a[:, None]` of a vector: its positions go along the last axis but one; of a block its transpose. The right operand only
+    makes it a `Binary`."""
     return Binary("column", of(a), Const(0))
 
 
