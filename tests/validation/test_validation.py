@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,8 +22,10 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.ops import ag_gemm, all_reduce_one_shot, gemm_rs
 from tilelink.pipeline.arguments import bind
+from tilelink.runtime.simulated.agents import Scatter
 from tilelink.validation import Validation, validate
 from tilelink.validation.event_matching import EARLY, KNOWN, UNSAID, WORDS
+from tilelink.validation.places import Places
 
 SOME = random.Random(0).sample(PLACEMENTS, 8)
 
@@ -183,6 +186,19 @@ def test_a_difference_names_the_emitted_line_and_the_users() -> None:
     other = next(d for d in found.differences if d.does.startswith("signals flag "))
     assert "shmem.signal_all(" in other.text
     assert other.line == one.changes[number][0].line
+
+
+def test_what_lies_between_elements_is_no_element() -> None:
+    """Rows of six elements, eight apart."""
+    places, rows = Places(), torch.zeros(4, 8)[:, :6]
+    places.tensor(rows, "x", 0)
+    first = rows.data_ptr()
+    for elements, want in (([0, 5, 8], [0, 5, 6]), ([5, 6], None), ([-1, 0], None), ([29, 30], None)):
+        addresses = np.array([first + 4 * n for n in elements])
+        place, found = places.touched(Scatter(addresses, 4))
+        assert (found.tolist() if place else None) == want
+        assert places.own(addresses)
+    assert not places.own(np.array([first - 4, first + 4 * 30]))
 
 
 UNSEEN = {

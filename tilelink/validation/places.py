@@ -63,11 +63,14 @@ class Places:
     kept: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     _places: list[Place] = field(default_factory=list[Place])
     _starts: list[int] = field(default_factory=list[int])
+    _memory: list[tuple[int, int]] = field(default_factory=list["tuple[int, int]"])
+    """From where to where tensors and workspaces lie, with what is between the places of one."""
 
     def tensor(self, tensor: torch.Tensor, name: str, rank: int) -> None:
         """An argument or a result of a call."""
         self.kept.append(tensor)
         start, end = extent(tensor)
+        self._memory.append((start, end))
         numbers = None
         if not tensor.is_contiguous():
             numbers = np.full((end - start) // tensor.element_size(), -1, dtype=np.int64)
@@ -78,6 +81,7 @@ class Places:
 
     def workspace(self, space: Workspace, lowered: Lowered, rank: int) -> None:
         """What a rank has of it."""
+        self._memory += [extent(space.arena.local), extent(space.device)]
         for region in space.capacity.values():
             base = space.arena.local if region.symmetric else space.device
             self._add(place_of(lowered, region.name, rank), base.data_ptr() + space.offsets[region.name], region.nbytes)
@@ -92,17 +96,19 @@ class Places:
         at = bisect_right(self._starts, address) - 1
         return self._places[at] if at >= 0 and address < self._places[at].end else None
 
-    def any(self, addresses: Indices) -> bool:
-        """Whether one of some addresses is that of a place."""
-        return any(self.find(address) is not None for address in np.unique(addresses).tolist())
+    def own(self, addresses: Indices) -> bool:
+        """Whether one of some addresses is in memory of a call, be it between two places."""
+        return any(((start <= addresses) & (addresses < end)).any() for start, end in self._memory)
 
     def touched(self, span: Span) -> tuple[Place | None, Indices]:
-        """The place of an access, and its elements there. None: it reaches beyond one place, or is none of the plan's memory."""
+        """The place of an access, and its elements there. None: it reaches beyond one place, between a tensor's elements, or is
+        none of the plan's memory."""
         addresses = span.addresses
         place = self.find(int(addresses.min()))
         if place is None or int(addresses.max()) + span.itemsize > place.end:
             return None, addresses
-        return place, place.indices(addresses, span.itemsize)
+        indices = place.indices(addresses, span.itemsize)
+        return (None, addresses) if (indices < 0).any() else (place, indices)
 
 
 def place_of(lowered: Lowered, region: str, rank: int) -> Place:

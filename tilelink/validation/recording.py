@@ -135,7 +135,7 @@ class Recording(Observer):
         place, index = self.places.touched(span)
         if place is None:
             # Tables of orders, contexts and descriptors are read only.
-            if kind == "write" or self.places.any(span.addresses):
+            if kind == "write" or self.places.own(span.addresses):
                 self._stray(agent, f"{kind}s memory that holds nothing of the plan's")
         elif place.kind in ("data", "ll"):
             self._add(agent, kind, place.name, place.rank, place.slot, index, value=value, how=how)
