@@ -96,36 +96,26 @@ def test_a_division_by_nothing_stops_no_plan() -> None:
 
 
 @tilelink.program("M N, e M N -> e M N")
-def stored_then_read(like: Any, x: Any, out: Any) -> None:
+def stored_in_turn(like: Any, x: Any, out: Any, *, early: bool) -> None:
+    """Reads what a turn of the loop stores, before it does or behind."""
     m, n = tl.tile_id(like)
     for e in range(tl.size(x, 0)):
+        if early:
+            read = tl.tile_load(out, (e, m, n))
         tl.tile_store(out, (e, m, n), tl.tile_load(x, (e, m, n)))
-        again = tl.tile_load(out, (e, m, n))  # noqa: F841
-
-
-@tilelink.program("M N, e M N -> e M N")
-def read_then_stored(like: Any, x: Any, out: Any) -> None:
-    m, n = tl.tile_id(like)
-    for e in range(tl.size(x, 0)):
-        before = tl.tile_load(out, (e, m, n))  # noqa: F841
-        tl.tile_store(out, (e, m, n), tl.tile_load(x, (e, m, n)))
+        read = tl.tile_load(out, (e, m, n))  # noqa: F841
 
 
 @tilelink.operator("M N, e M N -> e M N")
-def read_again(like: Any, x: Any) -> Any:
-    return stored_then_read(like, x)
-
-
-@tilelink.operator("M N, e M N -> e M N")
-def read_before(like: Any, x: Any) -> Any:
-    return read_then_stored(like, x)
+def read_again(like: Any, x: Any, *, early: bool = False) -> Any:
+    return stored_in_turn(like, x, early=early)
 
 
 def test_what_a_turn_of_a_loop_has_stored_it_may_read() -> None:
     x = torch.randn(3, 8, 8)
     [got] = tilelink.launch(lambda: read_again(x[0], x), 1)
     assert torch.equal(got, x)
-    error = read_before.verify(x[0], x, ranks=1).error
+    error = read_again.verify(x[0], x, ranks=1, early=True).error
     assert error is not None
     assert (error.code, error.message) == ("TL602", "`out` is read and no wait covers it")
 

@@ -26,7 +26,7 @@ SCATTER, SUM = "symm_mem::fused_matmul_reduce_scatter", "tilelink::gemm_ar"
 SUMMED = "it gets a sum of products"
 """Both ways of fusing it took longer on GPUs than NCCL behind torch's products: one product over all that is summed, its
 factors copied side by side; and one product added to the rest (8B and 70B MLP with gradients, 8,192 positions on two
-H100s: 1.08 to 1.14 of the time)."""
+H100s: 1.08 to 1.14 of the time; benchmarks/results/sums-h100-2.json)."""
 collectives = torch.ops._c10d_functional
 
 

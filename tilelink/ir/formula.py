@@ -163,11 +163,6 @@ def column(a: Like) -> Formula:
     return Binary("column", of(a), Const(0))
 
 
-def arange(start: Like, stop: Like) -> Formula:
-    """The vector of the integers from `start` to below `stop`, along the last axis of what it is evaluated with."""
-    return Binary("arange", of(start), of(stop))
-
-
 def select(test: Like, a: Like, b: Like) -> Formula:
     """`a if test else b`."""
     if of(a) == of(b):
@@ -274,7 +269,6 @@ _SPELLED = {"and": "&", "or": "|"}
 SUMMAND, FACTOR, DIVISOR = 5, 6, 7
 """What `text` is to be an operand of, so that it gets parentheses where it needs them: of `+` or a comparison; of `*`, or
 what is taken from something; what something is divided by."""
-_INDEXED = 8
 _CALL = {"cdiv": "tl.cdiv", "min": "tl.minimum", "max": "tl.maximum", "arange": "tl.arange"}
 
 
@@ -291,7 +285,7 @@ def text(formula: Like, outer: int = 0) -> str:
         test = f.left if isinstance(f.left, Binary) and f.left.op in _OPPOSITE else Binary("!=", f.left, Const(0))
         return text(Binary(_OPPOSITE[test.op], test.left, test.right), outer)
     if f.op == "column":
-        return f"{text(f.left, _INDEXED)}[:, None]"
+        return f"column({text(f.left)})"  # in words: files print masks as the program says them
     level = _PRECEDENCE[f.op]
     left, right = (truth(f.left), truth(f.right)) if f.op in _SPELLED else (f.left, f.right)
     # Comparisons do not associate: `a < b < c` would mean something else.
