@@ -271,3 +271,58 @@ def test_a_program_asks_for_its_own_coordinate(ranks: int, placement: Any) -> No
         for first, second in both:
             torch.testing.assert_close(first, want)
             torch.testing.assert_close(second, -want)
+
+
+@tilelink.program("M K, N K -> M K")
+def by_begins(x: Any, rows: Any, out: Any) -> None:
+    """Where a tile of an axis begins is a position of a shorter one, too, or it is past its edge."""
+    m, k = tl.tile_id(out)
+    tl.tile_store(out, (m, k), tl.tile_load(x, (m, k)) + tl.tile_load(rows, (tl.tile_begin(out, m), k))[None, :])
+
+
+@tilelink.program("M K, M/R K -> M K")
+def by_begins_of_all(x: Any, rows: Any, out: Any) -> None:
+    """Of an axis that all ranks have parts of, this rank's part."""
+    m, k = tl.tile_id(out)
+    tl.tile_store(out, (m, k), tl.tile_load(x, (m, k)) + tl.tile_load(rows, (tl.tile_begin(out, m), k))[None, :])
+
+
+@tilelink.program("h K, h/R K -> K")
+def walked(x: Any, rows: Any, out: Any) -> None:
+    """A walk over all positions, of which this rank has some in the other tensor."""
+    k = tl.tile_id(out)
+    total = tl.zeros(tl.tile_shape(out), tl.float32)
+    for h in tl.tiles(x, axis=0):
+        total += tl.tile_load(x, (h, k)) * tl.tile_load(rows, (h, k))
+    tl.tile_store(out, k, total)
+
+
+def test_a_position_that_another_axis_does_not_have() -> None:
+    """It reads what lies past an edge, and no memory."""
+    x, rows = torch.randn(40, N), torch.randn(20, N)
+    want = x.clone()
+    for begin in (0, 16):
+        want[begin : begin + 16] += rows[begin]
+    operator = tilelink.operator("M K, N K -> M K", name="begins")(lambda x, rows: by_begins(x, rows))
+    placed = operator.schedule(by_begins=tilelink.sms(M=16, K=16))
+    assert torch.equal(placed(x, rows), want)
+    placed.validate(x, rows)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_position_that_this_ranks_part_does_not_have(ranks: int) -> None:
+    x, whole = torch.randn(12, N), torch.randn(12, N)
+    parts = list(whole.chunk(ranks))
+    begins = tilelink.operator("M K, M/R K -> M K", name="begins")(lambda x, rows: by_begins_of_all(x, rows))
+    sums = tilelink.operator("h K, h/R K -> K", name="sums")(lambda x, rows: walked(x, rows))
+    placed = begins.schedule(by_begins_of_all=tilelink.sms(M=2, K=16))
+    for operator in (placed, sums):
+        operator.validate([x] * ranks, parts)
+    for rank, (got, total) in enumerate(
+        tilelink.launch(lambda: (placed(x, parts[tilelink.rank()]), sums(x, parts[tilelink.rank()])), ranks)
+    ):
+        first, end = rank * 12 // ranks, (rank + 1) * 12 // ranks
+        mine = torch.zeros(12, N)
+        mine[first:end] = whole[first:end]
+        assert torch.equal(got, x + mine[::2].repeat_interleave(2, 0))
+        torch.testing.assert_close(total, (x * mine).sum(0))

@@ -295,7 +295,7 @@ class Comparison:
             said, credits = [], []
         # Who has entered a later call has left the one that used the slot last.
         credits = [replace(s, back=facts.epoch - self._used(facts) - 1) for s in credits]
-        kernels = next(h for h in self.plan.host if isinstance(h, CallEntry)).kernels or ("call_entry",)
+        kernels = next((h.kernels for h in self.plan.host if isinstance(h, CallEntry)), ()) or ("call_entry",)
         own = {
             line: [e for e in events if e.name in STATES and not e.where.path and e.kind in ("signal", "await")]
             for line, events in lines.items()

@@ -192,11 +192,14 @@ class Frame:
         return (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
 
     def stays(self, param: str, v: ViewAxis, e: At) -> bool:
-        """Whether the position lies in the axis, whatever data says: a rank, a tile's begin, the variable of a walked axis, or
-        what is made of that for each place along its axis."""
-        bounds = [op for op in walk(self.step.step.program.body) if isinstance(op, Bounds)]
-        inside = {*self.tiles, *(op.name for op in bounds if op.what in ("begin", "segment"))}
-        if e.ring is not None or e.expr.text in inside:
+        """Whether the position lies in this rank's memory of the axis, whatever data says: a rank, where a tile of such an axis
+        begins, the segment that a tile is of, or what is made of the variable of a walked axis for each place along it."""
+        if e.ring is not None:
+            return True
+        ops = [op for op in walk(self.step.step.program.body) if isinstance(op, Bounds) and op.name == e.expr.text]
+        tiles = [(op.what, self.tiles.get(op.var or "")) for op in ops if op.what in ("begin", "segment")]
+        tiles += [("begin", self.tiles[e.expr.text])] if e.expr.text in self.tiles else []
+        if tiles and all(tile is not None and self._covers(param, v, what, tile.grid) for what, tile in tiles):
             return True
         size, walked = extent(self.tensor(param), v, self.step.axis), self._walked(e)
         if walked is None or not F.symbols(size) <= set(self.plan.wiring.sizes):
@@ -205,6 +208,17 @@ class Frame:
         end = int(F.evaluate(size, env))
         each = ({**env, PLACE: at} for at in range(places))
         return places <= PLACES and all(_as_in_triton(found, at) and 0 <= F.evaluate(found, at) < end for at in each)
+
+    def _covers(self, param: str, v: ViewAxis, what: str, g: GridAxis | None) -> bool:
+        """Whether this rank's memory of an axis has all positions at which tiles of a partition begin, or all of its segments."""
+        tensor = self.tensor(param)
+        of, size = None if v.axis is None else tensor.axes[v.axis], extent(tensor, v, self.step.axis)
+        if g is None:
+            return False
+        if what == "segment":
+            return g.table is not None and self.plan.wiring.tensor(g.table).axes[0].size - 1 == size
+        parts = of is not None and of.over is not None and not v.local
+        return g.size == size and (not parts or (g.kind == "mine" and of is not None and g.over == of.over))
 
     def _walked(self, e: At) -> tuple[Formula, int] | None:
         """Of a position that sizes and one place along a singly walked axis make: the formula by that, and how many places there
@@ -285,7 +299,7 @@ class Frame:
                 continue
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
-            inside = self.by_name and isinstance(e, At) and self.stays(param, v, e)
+            inside = isinstance(e, At) and self.stays(param, v, e)
             # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be in this rank's
             # part, and so has a load of a position that one walked axis alone makes.
             kinds = Gather if kind is Write and not self.by_name else At | Gather
@@ -293,7 +307,7 @@ class Frame:
             if isinstance(e, kinds) and not found.by_data and not inside and not alone:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
-            elif kind is Write and isinstance(e, At) and not (self.by_name or found.by_data or self.stays(param, v, e)):
+            elif kind is Write and isinstance(e, At) and not (self.by_name or found.by_data or inside):
                 # Past the end of the tensor it does nothing; in another rank's part, or below 0, it would be lost.
                 tests.append(F.binary("<", found.begin, self.there(param, v, None)[1]))
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
