@@ -52,7 +52,7 @@ def test_what_is_a_block_of_values(expression: str, vector: bool) -> None:
         "a, order, out, *, flag: bool = True",
         f"""
 m, n = tl.tile_id(out)
-x = tl.tile_load(a, (m, n))
+x = tl.tile_load(a, (m, n), other=0.0)
 who = tl.tile_load(order)
 scalar = 3
 value = {expression}

@@ -77,6 +77,7 @@ def best(x: Any, router: Any, choice: Any, score: Any) -> None:
     tl.consumer_tile_wait(x, t)
     tl.consumer_tile_wait(router)
     each = tl.dot(tl.tile_load(x, t), tl.tile_load(router), input_precision="ieee")
+    each = tl.where(tl.tile_range(router, axis=1)[None, :] < tl.size(router, 1), each, -1e30)
     tl.tile_store(choice, (t, k), tl.argmax(each, 1))
     tl.tile_store(score, (t, k), tl.max(each, 1))
     tl.producer_tile_notify(choice, (t, k))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from tilelink.errors import Note
-from tilelink.frontend import primitives, raw
+from tilelink.frontend import edges, primitives, raw
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.refusals import BUILTINS, construct, refused
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
@@ -189,7 +189,8 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
     formula = _arithmetic(state, op, left, right) if op else None
     only_if = needed([left, right]) if isinstance(node.op, ast.BitAnd) else None
-    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula, only_if=only_if)
+    lanes = edges.elementwise(edges.OPERATORS[type(node.op)], left, right)
+    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula, only_if=only_if, lanes=lanes)
 
 
 def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
@@ -244,7 +245,8 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
         formula = operand.formula
     elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
         formula = bounded(negate(operand.formula))
-    return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula)
+    lanes = operand.lanes if isinstance(node.op, ast.USub | ast.UAdd) else ()
+    return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula, lanes=lanes)
 
 
 _COMPARISONS: Mapping[type[ast.cmpop], str] = {
@@ -273,7 +275,8 @@ def _compare(state: Lowering, node: ast.Compare) -> Value:
         is_flag = isinstance(left.formula, Sym) and left.formula.name in state.flags
         word = ("==" if isinstance(op, ast.Is) else "!=") if is_flag else None
     formula = combined(word, left.formula, right.formula) if word else None
-    return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula)
+    lanes = edges.elementwise(word or "", left, right)
+    return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula, lanes=lanes)
 
 
 def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
@@ -358,6 +361,7 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     if value.length is not None:
         return replace(made, rank=value.rank)
     said = [ast.unparse(e) for e in entries]
+    made = replace(made, lanes=edges.of_subscript(value, said))
     if value.rank == 1 and value.formula is not None and sorted(said) == [":", "None"]:
         # A vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block.
         return replace(made, rank=2, formula=column(value.formula) if said[0] == ":" else value.formula)
@@ -429,7 +433,8 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     everything = [*owner, *args, *keywords.values()]
     rank = common_rank(everything) if name is None else _rank_of_call(name, [*owner, *args], keywords)
     formula = None if keywords else _formula_of_call(state, name, args)
-    return _combine(made, [callee, *everything], formula, rank=rank)
+    lanes = edges.of_call(state, node, name, [*owner, *args], keywords)
+    return _combine(made, [callee, *everything], formula, rank=rank, lanes=lanes)
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tilelink.errors import Note
 from tilelink.frontend import raw
+from tilelink.frontend.edges import of_load
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, TileIndex, Value, constant_of, named, root
 from tilelink.frontend.wording import READ_NOT_RUN
@@ -86,7 +87,8 @@ def _tile_load(call: Call, t: Param, tile: Node = None, other: Node = None) -> V
     index, filler = call.index(t, tile), None if other is None else call.state.lower(other).expr()
     name = call.result(f"{t.name}_tile")
     call.add(Load(name=name, param=t.name, index=index, other=filler, loc=call.loc))
-    return named(name, rank=rank_of_block(t, index), positional=False)
+    lanes = of_load(t, index) if other is None else ()
+    return named(name, rank=rank_of_block(t, index), positional=False, lanes=lanes)
 
 
 def _rank_of(call: Call, t: Param, tile: ast.expr) -> Value:

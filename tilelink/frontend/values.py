@@ -20,7 +20,7 @@ UNKNOWN = -1
 class Value:
     """A lowered expression. `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple.
     `coordinate`: it counts ranks and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what
-    it takes to be true."""
+    it takes to be true. `lanes`: what lies past an edge, by axis of the block, as far as that is known (`edges`)."""
 
     node: ast.expr = field(compare=False)  # a loop's body is lowered until names mean the same; nodes are new each time
     names: tuple[str, ...] = ()
@@ -31,6 +31,7 @@ class Value:
     coordinate: bool = False
     wrapped: bool = False
     only_if: Formula | None = None
+    lanes: tuple[Any, ...] = ()
 
     @property
     def ring(self) -> tuple[str, int] | None:
