@@ -326,3 +326,35 @@ def test_a_position_that_this_ranks_part_does_not_have(ranks: int) -> None:
         mine[first:end] = whole[first:end]
         assert torch.equal(got, x + mine[::2].repeat_interleave(2, 0))
         torch.testing.assert_close(total, (x * mine).sum(0))
+
+
+@tilelink.program("M K, 2 K -> M K")
+def plus_a_row(x: Any, rows: Any, out: Any, *, at: int) -> None:
+    m, k = tl.tile_id(out)
+    tl.tile_store(out, (m, k), tl.tile_load(x, (m, k)) + tl.tile_load(rows, (1, k)) + tl.tile_load(rows, (at, k)))
+
+
+@tilelink.program("M K, 2 K -> M K")
+def plus_no_row(x: Any, rows: Any, out: Any) -> None:
+    m, k = tl.tile_id(out)
+    tl.tile_store(out, (m, k), tl.tile_load(x, (m, k)) + tl.tile_load(rows, (2, k)))
+
+
+@tilelink.program("M K -> 2 K partial")
+def into_no_row(x: Any, out: Any) -> None:
+    m, k = tl.tile_id(x)
+    tl.tile_store(out, (2, k), tl.sum(tl.tile_load(x, (m, k)), 0))
+
+
+@pytest.mark.parametrize("at", [0, 2, 1000])
+def test_a_position_past_an_axis_of_a_known_length(at: int) -> None:
+    """Nothing is left to test when it runs: there is no such row, and no memory is touched."""
+    x, rows = torch.randn(8, N), torch.randn(2, N)
+    plus = tilelink.operator("M K, 2 K -> M K", name="plus")(lambda x, rows: plus_a_row(x, rows, at=at))
+    assert torch.equal(plus(x, rows), x + rows[1] + (rows[at] if at < 2 else 0))
+    nothing = tilelink.operator("M K, 2 K -> M K", name="nothing")(lambda x, rows: plus_no_row(x, rows))
+    assert torch.equal(nothing(x, rows), x)
+    lost = tilelink.operator("M K -> 2 K partial", name="lost")(lambda x: into_no_row(x))
+    assert lost(x).shape == (2, N)
+    for operator, arguments in ((plus, (x, rows)), (nothing, (x, rows)), (lost, (x,))):
+        operator.validate(*arguments)

@@ -148,6 +148,8 @@ def address(
                 parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, F.FACTOR)}")
             if term.mask is not None:
                 masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
+    if F.of(0) in found.tests:
+        masks = ["False"]  # a position that no such axis has
     if len(masks) > 1:
         masks = [_bracketed(m) if "&" in m or "<" in m else m for m in masks]
     return " + ".join(parts), " & ".join(masks) or None

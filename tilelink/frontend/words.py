@@ -15,6 +15,7 @@ from tilelink.errors import Loc, Note
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, Tensor, TileIndex, TileTuple, Variable, constant_of, integer_of
 from tilelink.frontend.wording import count, meant
+from tilelink.ir.formula import Const
 from tilelink.ir.program import At, Gather, Index, IndexEntry, OfTile, Op, Param, Whole
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim
 
@@ -143,6 +144,10 @@ class Call:
         if value.coordinate and axis.name != RANK_AXIS:
             why = f"an R coordinate means nothing on axis `{axis}` of `{param.name}`"
             self.fail("TL141", node, f"an R coordinate on axis `{axis}`", why, "name the axis R in the signature")
+        if isinstance(value.formula, Const) and isinstance(value.formula.value, int) and value.formula.value < 0:
+            last = f"tl.size({param.name}, {param.shape.axes.index(axis)}) - {-value.formula.value}"
+            why, hint = "positions count from the first, 0; nothing lies before it", f"from the end, write `{last}`"
+            self.fail("TL142", node, f"`{ast.unparse(node)}` is no position of axis `{axis}`", why, hint)
         return At(value.expr(), value.coordinate) if value.rank == 0 else Gather(value.expr())
 
 
