@@ -41,6 +41,8 @@ CHANGED = [
     "tl.sum(1.0 / x, 1)",
     "tl.max(tl.max(x, 1, keep_dims=True), 0)[None] + mean",
     "tl.max(x, None) + mean",
+    "tl.sum(x, 1) / x.shape[1]",
+    "tl.sum(said, 1) / said.shape[1]",
 ]
 ALIKE = [
     "tl.sum(x, 1)",
@@ -72,6 +74,37 @@ def test_what_lies_past_an_edge_would_change_it(expression: str) -> None:
 @table("expression", ALIKE)
 def test_what_lies_past_an_edge_does_not_count(expression: str) -> None:
     assert program(expression)
+
+
+@table(
+    "line, changed",
+    [
+        ("tl.tile_store(out, (to, k), x)", True),
+        ("tl.tile_push_data(out, (to + 1, k), x)", True),
+        ("tl.tile_store(out, (tl.where(to > 2, to, 0), k), x)", False),
+        ("tl.tile_store(out, (said, k), x)", False),
+        ("tl.tile_store(out, (tl.tile_range(a, m), k), x)", False),
+        ("tl.tile_store(out, (to, k), x, mask=tl.tile_mask(a, m)[:, None])", False),
+        ("tl.tile_store(out, (m, k), tl.tile_load(a, (to, k)))", False),
+    ],
+)
+def test_positions_past_an_edge_are_none_of_what_is_stored(line: str, changed: bool) -> None:
+    body = f"""
+m, k = tl.tile_id(a)
+x = tl.tile_load(a, (m, k))
+to = tl.tile_load(order, m)
+said = tl.tile_load(order, m, other=-1)
+{line}
+"""
+
+    def program() -> Any:
+        return captured("M K, M i32 -> M K partial", "a, order, out", body)
+
+    if changed:
+        with pytest.raises(TilelinkError, match="TL143"):
+            program()
+    else:
+        assert program()
 
 
 @tilelink.program("M K -> M K")

@@ -151,8 +151,41 @@ def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
     return tuple(e for k, e in enumerate(lanes) if k != axis)
 
 
+def check_positions(state: Lowering, node: ast.expr, value: Value) -> None:
+    """Of a vector of positions at which something is stored: what lies past an edge is none.
+
+    Raises:
+        TilelinkError: TL143.
+    """
+    edge = next((e for e in value.lanes if isinstance(e, Edge)), None)
+    if edge is not None:
+        message = f"`{ast.unparse(node)}` has positions past the end of axis `{edge.dim}` of `{edge.param}`"
+        why = f"{_FILLED}, which is a position like any other, and something would be stored there"
+        hint = f"say that they are no elements: `tl.tile_load({edge.param}, …, other=-1)`"
+        if not edge.loaded:
+            hint = "choose the others, `tl.where(…, …, -1)`, or store under a mask"
+        state.fail("TL143", node, message, why, hint)
+
+
+def check_divisor(state: Lowering, node: ast.BinOp) -> None:
+    """The length of a block is no number of elements.
+
+    Raises:
+        TilelinkError: TL143.
+    """
+    by = node.right
+    length = isinstance(by, ast.Subscript) and isinstance(by.value, ast.Attribute) and by.value.attr == "shape"
+    if length and isinstance(node.op, ast.Div):
+        message = f"a division by `{ast.unparse(by)}`, which counts what lies past an edge"
+        why = "a block has as many lanes as the tile, whatever there is of the tensor"
+        state.fail("TL143", node, message, why, "divide by the length of the axis, `tl.size(…)`")
+
+
+_FILLED = "a block has as many lanes as the tile, and `tl.tile_load` fills those past an edge with 0"
+
+
 def _refuse(state: Lowering, node: ast.Call, name: str, edge: Edge) -> None:
-    why = "a block has as many lanes as the tile, and `tl.tile_load` fills those past an edge with 0"
+    why = _FILLED
     nothing = "0" if name == "sum" else 'float("inf")' if name in ("min", "argmin", "sort") else 'float("-inf")'
     hint = f"say what counts for nothing there: `tl.tile_load({edge.param}, …, other={nothing})`"
     if not edge.zero:

@@ -175,6 +175,7 @@ _OPERATORS: Mapping[type[ast.operator], str] = {
 def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.MatMult, ast.Pow)):
         unsupported(state, node.op, node)
+    edges.check_divisor(state, node)
     left, right = lower(state, node.left), lower(state, node.right)
     single = left.rank == 0 and right.rank == 0
     if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilelink.errors import Loc, Note
+from tilelink.frontend.edges import check_positions
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, Tensor, TileIndex, TileTuple, Variable, constant_of, integer_of
 from tilelink.frontend.wording import count, meant
@@ -148,7 +149,12 @@ class Call:
             last = f"tl.size({param.name}, {param.shape.axes.index(axis)}) - {-value.formula.value}"
             why, hint = "positions count from the first, 0; nothing lies before it", f"from the end, write `{last}`"
             self.fail("TL142", node, f"`{ast.unparse(node)}` is no position of axis `{axis}`", why, hint)
-        return At(value.expr(), value.coordinate) if value.rank == 0 else Gather(value.expr())
+        if value.rank == 0:
+            return At(value.expr(), value.coordinate)
+        masked = len(self.node.args) > 3 or any(k.arg == "mask" for k in self.node.keywords)
+        if self.name in ("tile_store", "tile_push_data") and not masked:
+            check_positions(self.state, node, value)
+        return Gather(value.expr())
 
 
 def tile_alias(state: Lowering, node: ast.expr) -> TileIndex | TileTuple | Variable | None:
