@@ -282,3 +282,43 @@ def test_the_proof_sees_both(axes: tuple[int, int]) -> None:
     assert_right(plan)
     steps = tuple(replace(s, host_axes=axes, own_axis=axes[1]) if s.path == "reduce" else s for s in plan.steps)
     assert_refused(replace(plan, steps=steps), "TL604")
+
+
+@tilelink.program("M N -> M N")
+def softened(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (m, n))
+    rows = tl.tile_load(x, (m, n), other=float("-inf"))
+    weight = tl.exp(rows - tl.max(rows, 1)[:, None])
+    tl.tile_store(out, (m, n), weight / tl.sum(weight, 1)[:, None])
+
+
+@tilelink.operator("M/R K, K N -> M N")
+def ag_softmax(x: Any, weight: Any) -> Any:
+    return softened(matmul(gather(x), weight))
+
+
+@pytest.mark.parametrize(
+    "placed", [tilelink.sms(M=16, N=128), tilelink.fused("matmul"), tilelink.fused("matmul", N=128)], ids=str
+)
+def test_what_takes_a_row_together_gets_all_of_it(placed: Any) -> None:
+    """100 columns in one tile of 128, of which a fused program that takes each element by itself would get 64 at a time."""
+    x, weight = torch.randn(14, 20), torch.randn(20, 100)
+    operator = ag_softmax.schedule(matmul=tilelink.sms(M=16, N=128, K=32), softened=placed)
+    for got in tilelink.launch(lambda: operator(x.chunk(2)[tilelink.rank()].contiguous(), weight), 2):
+        torch.testing.assert_close(got, (x @ weight).softmax(1), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("matmul_tile", "placed", "code"),
+    [
+        (128, tilelink.fused("matmul", N=64), "TL325"),
+        (64, tilelink.fused("matmul"), "TL336"),
+        (128, tilelink.sms(M=16, N=64), "TL336"),
+    ],
+    ids=str,
+)
+def test_what_takes_a_row_together_gets_no_part_of_it(matmul_tile: int, placed: Any, code: str) -> None:
+    operator = ag_softmax.schedule(matmul=tilelink.sms(M=16, N=matmul_tile, K=32), softened=placed)
+    with pytest.raises(TilelinkError, match=code):
+        operator.plan([torch.randn(7, 20)] * 2, [torch.randn(20, 100)] * 2)

@@ -87,6 +87,7 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[Ti
         copy_program=copy_program,
         helpers=helpers.all(),
         globals=tuple(sorted(state.globals.items())),
+        together=tuple(dict.fromkeys(state.together)),
         loc=header,
     )
     return program, (*state.scope.found, *helpers.found)

@@ -60,6 +60,7 @@ def _combine(node: ast.expr, parts: Iterable[Value], formula: Formula | None = N
     """What is made of `parts`; their names, and their rank if no other is given."""
     parts = list(parts)
     known: dict[str, Any] = {"rank": common_rank(parts), "names": joined_names(p.names for p in parts)} | more
+    known["together"] = joined_names((*(p.together for p in parts), known.get("together", ())))
     return Value(node, positional=all(p.positional for p in parts), formula=formula, **known)
 
 
@@ -434,8 +435,10 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     everything = [*owner, *args, *keywords.values()]
     rank = common_rank(everything) if name is None else _rank_of_call(name, [*owner, *args], keywords)
     formula = None if keywords else _formula_of_call(state, name, args)
+    before = len(state.together)
     lanes = edges.of_call(state, node, name, [*owner, *args], keywords)
-    return _combine(made, [callee, *everything], formula, rank=rank, lanes=lanes)
+    taken = tuple(t for t in state.together[before:] if t.certain)
+    return _combine(made, [callee, *everything], formula, rank=rank, lanes=lanes, together=taken)
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:

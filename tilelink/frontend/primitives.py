@@ -13,9 +13,9 @@ from typing import Any
 
 from tilelink.errors import Note
 from tilelink.frontend import raw
-from tilelink.frontend.edges import of_load
+from tilelink.frontend.edges import of_axes
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import UNKNOWN, TileIndex, Value, constant_of, named, root
+from tilelink.frontend.values import UNKNOWN, Lane, TileIndex, Value, constant_of, named, root
 from tilelink.frontend.wording import READ_NOT_RUN
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word, rank_of_block, tile_alias
 from tilelink.ir.formula import Sym, binary
@@ -72,9 +72,10 @@ def _tile_store(call: Call, t: Param, tile: ast.expr, value: ast.expr, mask: Nod
 
 
 def _store(call: Call, t: Param, tile: ast.expr, data: ast.expr, mask: Node, to: str) -> None:
-    index, value = call.index(t, tile), call.state.lower(data).expr()
+    index, value = call.index(t, tile), call.state.lower(data)
     where = None if mask is None else call.state.lower(mask).expr()
-    call.add(Store(param=t.name, index=index, value=value, mask=where, to=to, loc=call.loc))
+    call.state.together += [replace(taken, stored=True) for taken in value.together]
+    call.add(Store(param=t.name, index=index, value=value.expr(), mask=where, to=to, loc=call.loc))
 
 
 # --------------------------------------------------------------------------------------------------------- loads and holders
@@ -87,7 +88,7 @@ def _tile_load(call: Call, t: Param, tile: Node = None, other: Node = None) -> V
     index, filler = call.index(t, tile), None if other is None else call.state.lower(other).expr()
     name = call.result(f"{t.name}_tile")
     call.add(Load(name=name, param=t.name, index=index, other=filler, loc=call.loc))
-    lanes = of_load(t, index) if other is None else ()
+    lanes = of_axes(t, index, said=other is not None)
     return named(name, rank=rank_of_block(t, index), positional=False, lanes=lanes)
 
 
@@ -151,8 +152,10 @@ def _tile_shape(call: Call, t: Param) -> Value:
         call.fail("TL132", node, f"`tl.tile_shape` of `{t.name}`, whose tiles this program is not for", why, hint)
     name = call.result(f"{t.name}_shape")
     call.add(Bounds(name=name, what="shape", param=t.name, loc=call.loc))
-    tiled = sum(not a.unit for a in t.shape.axes)
-    return named(name, length=tiled if t.shape.rest is None else UNKNOWN)
+    tiled = [(a, var) for a, var in zip(t.shape.axes, domain.names, strict=False) if not a.unit]
+    if t.shape.rest is not None:
+        return named(name, length=UNKNOWN)
+    return named(name, length=len(tiled), lanes=tuple(Lane(t.name, a.name, var or "") for a, var in tiled))
 
 
 def _tile_mask(call: Call, t: Param, tile: ast.expr, start: Node = None, stop: Node = None) -> Value:

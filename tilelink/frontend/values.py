@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, parts, select, symbols, text, truth
-from tilelink.ir.program import Expr
+from tilelink.ir.program import Expr, Together
 from tilelink.ir.shape import around, distance
 
 UNKNOWN = -1
@@ -17,10 +17,30 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """Of an axis of a block: its lanes are positions along axis `dim` of a parameter, those of tile `var` ("": of the whole
+    axis). Past its end they hold 0 (`zero`), what was `made` of that, or what the program has `said`. `loaded`: as the load
+    has left them."""
+
+    param: str
+    dim: str
+    var: str
+    holds: Literal["zero", "made", "said"] = "zero"
+    loaded: bool = True
+
+
+FLAT: Literal["flat"] = "flat"
+"""Of an axis along which a block holds one value."""
+Lanes: TypeAlias = "tuple[Lane | Literal['flat'] | None, ...]"
+"""By axis of a block; None, or no axis at all: nothing is known. (How many axes a block has is not always known either.)"""
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """A lowered expression. `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple.
     `coordinate`: it counts ranks and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what
-    it takes to be true. `lanes`: what lies past an edge, by axis of the block, as far as that is known (`edges`)."""
+    it takes to be true. `lanes`: what is known of the axes of a block, or of a tuple that is the shape of one. `together`: what
+    it is made of."""
 
     node: ast.expr = field(compare=False)  # a loop's body is lowered until names mean the same; nodes are new each time
     names: tuple[str, ...] = ()
@@ -31,7 +51,8 @@ class Value:
     coordinate: bool = False
     wrapped: bool = False
     only_if: Formula | None = None
-    lanes: tuple[Any, ...] = ()
+    lanes: Lanes = ()
+    together: tuple[Together, ...] = ()
 
     @property
     def ring(self) -> tuple[str, int] | None:
@@ -107,8 +128,11 @@ def root(name: str, loc: Loc, *, dim: str | None = None, coordinate: bool = Fals
     return Variable(named(name, formula=Sym(name), coordinate=coordinate), loc, dim, static)
 
 
-def joined_names(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """All names, each once, in the order of their first use."""
+T = TypeVar("T")
+
+
+def joined_names(groups: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
+    """All names, or whatever it is, each once, in the order of their first use."""
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
@@ -211,8 +235,20 @@ def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Fo
         length=x.length if x.length == y.length else None,
         coordinate=x.coordinate and y.coordinate,
         wrapped=x.wrapped or y.wrapped,
+        lanes=_met(x.lanes, y.lanes),
+        together=joined_names((x.together, y.together)),
     )
     return Variable(value, a.loc)
+
+
+def _met(a: Lanes, b: Lanes) -> Lanes:
+    if len(a) != len(b):
+        return ()
+    pairs = zip(a, b, strict=True)
+    both = ((x, y, isinstance(x, Lane) and isinstance(y, Lane) and x.var == y.var) for x, y in pairs)
+    return tuple(
+        x if x == y else replace(x, holds="said") if alike and isinstance(x, Lane) else None for x, y, alike in both
+    )
 
 
 def after_branches(

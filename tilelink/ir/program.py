@@ -304,6 +304,18 @@ class Helper:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """Values along tile `var` of the domain that a call of `what` takes together, as a sum does; not `certain`: nobody looks
+    into what is called. `stored`: what comes of it is."""
+
+    var: str
+    what: str
+    certain: bool
+    loc: Loc
+    stored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TileProgram(Shown):
     name: str
     signature: Signature
@@ -315,6 +327,7 @@ class TileProgram(Shown):
     helpers: tuple[Helper, ...]
     globals: tuple[tuple[str, bool | int | float | str], ...]
     """Module-level numbers and strings that the body uses, by name."""
+    together: tuple[Together, ...]
     loc: Loc
 
     def param(self, name: str) -> Param:

@@ -191,21 +191,27 @@ def _subtiles(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
     """How many subtiles the schedule asks the host's tile to be cut into; 0: it does not say. `same_columns`: those of the step's
     tile are those of the host's."""
     assert isinstance(p.placement, Fused)
-    divisible = p.step.program.copy_program is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
+    plain = p.step.program.copy_program is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
+    whole = next((t for t in p.step.program.together if t.var == grid[-1].var), None)
+    divisible = plain and whole is None
     if not p.placement.tile:
         return 0 if divisible else 1
     (dim, size), *more = p.placement.tile
     last = grid[-1]
     good = last.dim == dim and last.tile is not None and not more and last.tile % size == 0 and size & (size - 1) == 0
-    if good and divisible:
-        assert last.tile is not None
+    if good and last.tile is not None and (divisible or (plain and size == last.tile)):
         return last.tile // size
+    why = "a fused computation of two axes may take its host's tile in subtiles of the host's last one, each a power of two"
+    hint = f"use a power of two that divides {last.dim}={last.tile}, or leave it out"
+    if good and plain and whole is not None:
+        why = f"`{whole.what}` takes the columns of a tile together, and a subtile has some of them"
+        hint = "leave the tile size out"
     raise TilelinkError(
         "TL325",
         f"`{p.step.path}` cannot take tiles of `{p.placement.into}` in subtiles of {dim}={size}",
-        loc=p.step.loc,
-        why="a fused computation of two axes may take its host's tile in subtiles of the host's last one, each a power of two",
-        hint=f"use a power of two that divides {last.dim}={last.tile}, or leave it out",
+        loc=p.step.loc if whole is None else whole.loc,
+        why=why,
+        hint=hint,
     )
 
 

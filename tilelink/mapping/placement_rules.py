@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
@@ -198,6 +199,30 @@ def _check_tiles(p: Placed) -> None:
                 why="the shape of a Triton block is made of powers of two",
                 hint=_powers_around(size),
             )
+
+
+def check_together(plan: Plan) -> None:
+    """What a program takes together and stores, along an axis of its domain, is one tile: else that would hang on how long
+    tiles are.
+
+    Raises:
+        TilelinkError: TL336.
+    """
+    for s in (s for s in plan.steps if s.library is None):
+        for t in (t for t in s.step.program.together if t.stored):
+            grid = next((g for g in s.grid if g.var == t.var and g.kind != "table"), None)
+            counts = (
+                [] if grid is None else [int(F.evaluate(grid.count, plan.env(r))) for r in range(plan.topology.ranks)]
+            )
+            if grid is not None and max(counts) > 1:
+                raise TilelinkError(
+                    "TL336",
+                    f"`{t.what}` takes a tile of `{grid.dim}` together, and `{s.path}` has {max(counts)} of them",
+                    loc=t.loc,
+                    why="how long tiles are is the schedule's matter, and it would say what comes out",
+                    hint="walk the axis with `tl.tiles`, or let it be one tile: write `_` for its index in `tl.tile_id`",
+                    notes=(Note("the step", s.step.loc),),
+                )
 
 
 # ---------------------------------------------------------------------------------------------------------------- networks

@@ -20,7 +20,7 @@ from tilelink.mapping.kernels import assign, host_steps
 from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import Placed, as_called, directed, hosts, place
-from tilelink.mapping.placement_rules import check_network, check_placements, check_schedule
+from tilelink.mapping.placement_rules import check_network, check_placements, check_schedule, check_together
 from tilelink.mapping.signals import matched
 
 
@@ -38,7 +38,7 @@ def make_plan(
         layouts: memory layout of each argument.
 
     Raises:
-        TilelinkError: TL301 to TL333, what the wiring or the schedule cannot mean; TL606, a signal of which nobody can say
+        TilelinkError: TL301 to TL336, what the wiring or the schedule cannot mean; TL606, a signal of which nobody can say
             who hears it.
     """
     _check_names(wiring)
@@ -65,6 +65,7 @@ def make_plan(
     plan = replace(plan, wiring=wiring)
     plan = replace(plan, steps=_steps(plan, placed))
     check_owners(plan)
+    check_together(plan)
     check_network(plan)
     plan = replace(plan, kernels=assign(plan))
     workers = {path: n for k in plan.kernels for path, n in k.roles}

@@ -216,7 +216,9 @@ class Draft:
                 [f"{x} += {rng.randint(1, 3)}", f"{x} = {x} - 1", f"{x} = tl.where({x} > 0, {x}, 1)", f"{x} *= 2"]
             )
             loop = f"for i in {self.times()}:"
-            head = rng.choice([f"if {self.test()}:", f"if tl.sum(tl.sum({x}, 1), 0) > 0:", loop, "", ""])
+            head = rng.choice(
+                [f"if {self.test()}:", f"if tl.sum(tl.sum(tl.where({x} > 0, {x}, 0), 1), 0) > 0:", loop, "", ""]
+            )
             lines += [head, *indented([step])] if head else [step]
         return lines, x
 
@@ -233,7 +235,12 @@ class Draft:
             return [f"if {self.test()}:", *indented([one]), "else:", *indented([other])]
         if kind < 0.7:
             self.by_data.add(t)
-            return [f"if tl.sum(tl.sum({x}, 1), 0) > 0:", *indented([one]), "else:", *indented([other])]
+            return [
+                f"if tl.sum(tl.sum(tl.where({x} > 0, {x}, 0), 1), 0) > 0:",
+                *indented([one]),
+                "else:",
+                *indented([other]),
+            ]
         if kind < 0.8:
             at, limit = rng.choice(
                 [(f"tl.tile_range({t}, {m})[:, None]", 2), (f"tl.tile_range({t}, {n})[None, :]", 1), (x, 1)]

@@ -96,7 +96,11 @@ def _twice(site: Site, rng: random.Random) -> bool:
 
 def _guard(site: Site, rng: random.Random) -> bool:
     names = [n.id for n in ast.walk(site.node) if isinstance(n, ast.Name) and n.id[0] in "vxa"]
-    data = f"tl.sum(tl.sum({rng.choice(names)}, 1), 0) > 0" if names and rng.random() < 0.3 else "tl.rank() == 0"
+    data = (
+        f"tl.sum(tl.sum(tl.where({rng.choice(names)} > 0, 1, 0), 1), 0) > 0"
+        if names and rng.random() < 0.3
+        else "tl.rank() == 0"
+    )
     test = rng.choice([data, "tl.rank() == 0", "tl.rank() > 0", "False", "tl.num_ranks() > 2", "tl.rank() == tl.num_ranks() - 1",
                        "0 > 1", "not True", "'a' == 'b'", "m == 0"])  # fmt: skip
     site.body[site.at] = ast.If(expression(test), [site.node], [])
