@@ -36,6 +36,7 @@ ALONG: Mapping[str, tuple[str, int | None]] = {
     "sort": ("dim", -1),
 }
 """Reductions, and what else takes the values of an axis together: the parameter that names the axis, and its default."""
+SCANS = frozenset({"cumsum", "cumprod"})
 SHAPED = frozenset({"zeros", "full"})
 OTHERS = frozenset({"arange", "expand_dims", "broadcast_to", "cdiv", "fma", "clamp", "device_print", "zeros_like"})
 """Other functions that take no values together."""
@@ -105,7 +106,7 @@ def of_call(
     Raises:
         TilelinkError: TL143, a reduction of what lies past an edge.
     """
-    if name in ALONG and args:
+    if name is not None and name in ALONG and args:
         return _reduced(state, node, name, args, keywords)
     if name in KEEP_ZERO and args:
         return args[0].lanes
@@ -126,6 +127,11 @@ def of_call(
         return tuple(replace(e, holds=holds, loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
     if name == "trans" and len(args) == 1 and len(args[0].lanes) == 2:
         return args[0].lanes[::-1]
+    if name in SCANS and args and args[0].lanes:
+        axis = keywords.get("axis") or (args[1] if len(args) > 1 else None)
+        at = 0 if axis is None else integer_of(axis.node)
+        _note(state, node, name or "", args[0].lanes[at or 0], certain=at is not None)
+        return tuple(replace(e, holds="said", loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
     if name == "dot" and len(args) >= 2:
         return _product(state, node, args, keywords)
     if name not in OTHERS:

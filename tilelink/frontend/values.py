@@ -31,7 +31,8 @@ class Lane:
 
 FLAT: Literal["flat"] = "flat"
 """Of an axis along which a block holds one value."""
-Lanes: TypeAlias = "tuple[Lane | Literal['flat'] | None, ...]"
+Known: TypeAlias = "Lane | Literal['flat'] | None"
+Lanes: TypeAlias = tuple[Known, ...]
 """By axis of a block; None, or no axis at all: nothing is known. (How many axes a block has is not always known either.)"""
 
 
@@ -242,13 +243,13 @@ def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Fo
 
 
 def _met(a: Lanes, b: Lanes) -> Lanes:
-    if len(a) != len(b):
-        return ()
-    pairs = zip(a, b, strict=True)
-    both = ((x, y, isinstance(x, Lane) and isinstance(y, Lane) and x.var == y.var) for x, y in pairs)
-    return tuple(
-        x if x == y else replace(x, holds="said") if alike and isinstance(x, Lane) else None for x, y, alike in both
-    )
+    def one(x: Known, y: Known) -> Known:
+        if isinstance(x, Lane) and isinstance(y, Lane) and x != y:
+            return replace(x, holds="said") if x.var == y.var else None
+        return x if x == y else None
+
+    found: list[Known] = [one(x, y) for x, y in zip(a, b, strict=False)]
+    return tuple(found) if len(a) == len(b) else ()
 
 
 def after_branches(
