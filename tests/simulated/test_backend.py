@@ -203,8 +203,8 @@ def test_residency_is_per_rank_over_all_kernels() -> None:
     simulate(push(problem, workers=6), 2, device=Device(sms=3), recorder=recorder)
     for rank in (0, 1):
         running = most = 0
-        for record in recorder.of_rank(rank):
-            if record.worker is not None:
+        for record in recorder.records:
+            if record.rank == rank and record.worker is not None:
                 running += {"launch": 1, "end": -1}.get(record.what, 0)
                 most = max(most, running)
         assert most == 3

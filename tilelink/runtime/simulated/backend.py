@@ -42,55 +42,18 @@ class Group:
     members: tuple[int, ...]
 
 
-class Meetings:
-    """The collective calls of some ranks, in order; shared by them."""
-
-    def __init__(self, machine: Machine, members: tuple[int, ...]) -> None:
-        self._machine = machine
-        self.members = members
-        self._open: Meeting | None = None
-        """To which some have come: nobody goes on to the next one before all have."""
-        self._within: dict[tuple[int, ...], Meetings] = {}
-
-    def within(self, members: tuple[int, ...]) -> Meetings:
-        """Those of a group."""
-        if members not in self._within:
-            self._within[members] = Meetings(self._machine, members)
-        return self._within[members]
-
-    def meet(self, host: Agent, what: str, value: Any) -> list[Any]:
-        """Every rank's value, by rank; returns when all have come."""
-        meeting = self._open or Meeting(what)
-        if meeting.what != what:
-            other = next(iter(meeting.values))
-            raise TilelinkError(
-                "TL504",
-                f"rank {host.rank} calls {what} where rank {other} calls {meeting.what}",
-                why="every rank makes the same collective calls in the same order",
-            )
-        meeting.marks.append(self._machine.observer.mark(host))
-        meeting.values[host.rank] = value
-        meeting.clock = max(meeting.clock, host.clock)
-        self._open = meeting if len(meeting.values) < len(self.members) else None
-        self._machine.scheduler.wake(meeting)
-        self._machine.scheduler.block(
-            meeting,
-            lambda: f"{what}: ranks {sorted(set(self.members) - set(meeting.values))} have not come",
-            lambda: len(meeting.values) == len(self.members),
-        )
-        host.clock = max(host.clock, meeting.clock)
-        self._machine.observer.after(host, meeting.marks)
-        return [meeting.values[r] for r in self.members]
-
-
 class SimulatedBackend(Backend):
     """One rank."""
 
     device = torch.device("cpu")
 
-    def __init__(self, machine: Machine, interpreter: Interpreter, meetings: Meetings, host: Agent) -> None:
+    def __init__(
+        self, interpreter: Interpreter, meetings: dict[tuple[int, ...], Meeting], members: tuple[int, ...], host: Agent
+    ) -> None:
+        """`meetings`: of each group of ranks that are at one, the collective call to which some have come; shared by all."""
+        machine = interpreter.machine
         self.group = None
-        self.members = self.numbers = meetings.members
+        self.members = self.numbers = members
         self.rank = self.members.index(host.rank)
         self.ranks = len(self.members)
         reach = machine.between(self.members)
@@ -133,16 +96,42 @@ class SimulatedBackend(Backend):
         if group.members == tuple(range(self.ranks)):
             return self
         members = tuple(self.members[r] for r in group.members)
-        made = SimulatedBackend(self._machine, self._interpreter, self._meetings.within(members), self._host)
+        made = SimulatedBackend(self._interpreter, self._meetings, members, self._host)
         made._processors, made._streams = self._processors, self._streams
         return made
 
     def _reach_along(self, line: tuple[int, ...]) -> str:
         return self._machine.between(tuple(self.members[r] for r in line))
 
+    def _meet(self, what: str, value: Any) -> list[Any]:
+        """Every rank's value, by rank; returns when all have come."""
+        host, observer, scheduler = self._host, self._machine.observer, self._machine.scheduler
+        meeting = self._meetings.setdefault(self.members, Meeting(what))
+        if meeting.what != what:
+            other = next(iter(meeting.values))
+            raise TilelinkError(
+                "TL504",
+                f"rank {host.rank} calls {what} where rank {other} calls {meeting.what}",
+                why="every rank makes the same collective calls in the same order",
+            )
+        meeting.marks.append(observer.mark(host))
+        meeting.values[host.rank] = value
+        meeting.clock = max(meeting.clock, host.clock)
+        if len(meeting.values) == self.ranks:
+            del self._meetings[self.members]  # nobody goes on to the next one before all have come
+        scheduler.wake(meeting)
+        scheduler.block(
+            meeting,
+            lambda: f"{what}: ranks {sorted(set(self.members) - set(meeting.values))} have not come",
+            lambda: len(meeting.values) == self.ranks,
+        )
+        host.clock = max(host.clock, meeting.clock)
+        observer.after(host, meeting.marks)
+        return [meeting.values[r] for r in self.members]
+
     # ------------------------------------------------------------------------------------------------------------- memory
     def _sizes(self, nbytes: int) -> list[int]:
-        return self._meetings.meet(self._host, "arena", nbytes)
+        return self._meet("arena", nbytes)
 
     def _block(self, nbytes: int) -> SymmetricBlock:
         own = self.zeros(nbytes, torch.uint8)
@@ -150,7 +139,7 @@ class SimulatedBackend(Backend):
         assert region is not None
         self._machine.opened(own)
         self._allocated += 1
-        made = self._meetings.meet(self._host, "arena", (own, region))
+        made = self._meet("arena", (own, region))
         # Of all instances at once: another rank may signal here before its host goes on.
         for _, instance in made:
             instance.peers = tuple(r for _, r in made)
@@ -220,11 +209,11 @@ class SimulatedBackend(Backend):
 
     def agree(self, value: Any) -> list[Any]:
         # What crosses between ranks on GPUs is pickled: nobody shares an object.
-        return copy.deepcopy(self._meetings.meet(self._host, "agree", copy.deepcopy(value)))
+        return copy.deepcopy(self._meet("agree", copy.deepcopy(value)))
 
     def barrier(self) -> None:
         self.finish()
-        self._meetings.meet(self._host, "barrier", None)
+        self._meet("barrier", None)
 
 
 def _name(rank: int, members: tuple[int, ...]) -> str:
@@ -260,7 +249,7 @@ def simulate(
     stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed, delays=delayed_stores)
     topology = Topology(ranks=ranks, backend="simulated", device=device)
     machine = Machine(topology, -(-ranks // nodes), turns, costs, recorder, observer or Observer(), stores)
-    interpreter, meetings = Interpreter(machine), Meetings(machine, tuple(range(ranks)))
+    interpreter, meetings = Interpreter(machine), dict[tuple[int, ...], Meeting]()
     results: list[Any] = [None] * ranks
 
     def run(backend: SimulatedBackend) -> None:
@@ -270,7 +259,7 @@ def simulate(
     with Blame(f"under the policy {policy}"), interpreter.patched():
         for rank in range(ranks):
             host = Agent(rank)
-            backend = SimulatedBackend(machine, interpreter, meetings, host)
+            backend = SimulatedBackend(interpreter, meetings, tuple(range(ranks)), host)
             machine.scheduler.spawn(host, partial(run, backend))
         try:
             # Streams and workers write to what programs gave them, in whatever mode those were.

@@ -116,14 +116,6 @@ class Recorder:
 
     records: list[Record] = field(default_factory=list)
 
-    def of_rank(self, rank: int) -> list[Record]:
-        return [r for r in self.records if r.rank == rank]
-
-    @property
-    def span(self) -> float:
-        """Simulated microseconds from the beginning to the end of the run."""
-        return max((r.until for r in self.records), default=0.0)
-
 
 def contents(span: Span, region: Region, of: np.ndarray | None = None) -> np.ndarray:
     """What the flags hold now; or what something holds `of` each flag of the region."""
@@ -250,7 +242,7 @@ class Machine:
         text = f"{self.name_of(agent, target.address)} {target.text}" if self.recorder is not None else ""
         agent.polled = None
         agent.target = target
-        self.record("wait", agent.clock, detail=text)
+        self.record("wait", text)
         yield
         if self.limit is not None:
             region = self.memory.find(target.address, target.address + WORD)
@@ -259,7 +251,7 @@ class Machine:
         agent.clock = max(agent.clock, self.flags.satisfied(target.address, target.condition))
         agent.target = None
         self.observer.waited(agent, target)
-        self.record("resume", agent.clock, detail=text)
+        self.record("resume", text)
 
     def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:
         """The running agent has written a flag. `joins`: it has also acquired what earlier writers released."""
@@ -271,7 +263,7 @@ class Machine:
         after = region.word(address, size)
         self.flags.write(address, before, after, partial(max, seen))
         if signal and self.recorder is not None:
-            self.record("signal", agent.clock, detail=f"{self.name_of(agent, address)} = {after}")
+            self.record("signal", f"{self.name_of(agent, address)} = {after}")
         self.scheduler.wake(address)
 
     def moved(self, agent: Agent) -> None:
@@ -367,9 +359,8 @@ class Machine:
         return self.diagnostic("TL503", f"{what} cannot be simulated", hint=hint)
 
     # ---------------------------------------------------------------------------------------------------------- records
-    def record(
-        self, what: What, time: float, *, until: float | None = None, kernel: str = "", detail: str = ""
-    ) -> None:
+    def record(self, what: What, detail: str = "", *, since: float | None = None, kernel: str = "") -> None:
+        """What the running agent does now, or has done `since` then."""
         if self.recorder is None:
             return
         agent = self.scheduler.running()
@@ -377,8 +368,8 @@ class Machine:
         self.recorder.records.append(
             Record(
                 step=len(self.recorder.records),
-                time=time,
-                until=time if until is None else until,
+                time=agent.clock if since is None else since,
+                until=agent.clock,
                 rank=agent.rank,
                 stream=-1 if agent.stream is None else agent.stream,
                 worker=agent.worker,

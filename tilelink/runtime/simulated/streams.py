@@ -76,11 +76,15 @@ class Multiprocessors:
 
 
 def _queued(work: Callable[..., None]) -> Callable[..., None]:
-    """A method that a stream comes to in its turn."""
+    """A method that a stream comes to in its turn, after all that it was given before."""
 
     @wraps(work)
     def push(stream: SimulatedStream, *args: Any) -> None:
-        stream.push(partial(work, stream, *args))
+        machine, host = stream._machine, stream._host
+        stream._queue.append((host.clock, machine.observer.mark(host), partial(work, stream, *args)))
+        if stream.idle:
+            stream.idle = False
+            machine.scheduler.spawn(stream.agent, stream._work_off)
 
     return push
 
@@ -96,13 +100,6 @@ class SimulatedStream:
     _processors: Multiprocessors
     _queue: deque[tuple[float, object, Callable[[], None]]] = field(default_factory=deque)
     idle: bool = True
-
-    def push(self, work: Callable[[], None]) -> None:
-        """Do it after all that was pushed before."""
-        self._queue.append((self._host.clock, self._machine.observer.mark(self._host), work))
-        if self.idle:
-            self.idle = False
-            self._machine.scheduler.spawn(self.agent, self._work_off)
 
     def _work_off(self) -> None:
         while self._queue:
@@ -125,14 +122,15 @@ class SimulatedStream:
         tensors = _tensors(args)
         named = tuple(Argument(name, *extent(t), t.element_size()) for name, t in tensors if t.numel())
         launch = Launch(kernel.fn.__name__, file, workers, named, lines)
-        self.push(lambda: self._run_kernel(kernel, launch, tensors, given))
+        self._run_kernel(kernel, launch, tensors, given)
 
+    @_queued
     def _run_kernel(
         self, kernel: Any, launch: Launch, tensors: list[tuple[str, torch.Tensor]], given: dict[str, Any]
     ) -> None:
         machine, agent = self._machine, self.agent
         agent.clock += machine.costs.launch
-        machine.record("launch", agent.clock, kernel=launch.kernel)
+        machine.record("launch", kernel=launch.kernel)
         regions = [machine.memory.add(t, agent.rank, name) for name, t in tensors]
         machine.names.setdefault(agent.rank, {}).update({(a.start, a.end): a for a in launch.arguments})
         machine.opened(*(t for _, t in tensors))
@@ -153,7 +151,7 @@ class SimulatedStream:
         for region in regions:
             if region is not None:
                 machine.memory.drop(region, agent.rank)
-        machine.record("end", agent.clock, kernel=launch.kernel)
+        machine.record("end", kernel=launch.kernel)
 
     def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
         machine, small = self._machine, launch.kernel == AWAIT_FLAG
@@ -161,12 +159,12 @@ class SimulatedStream:
         worker = Agent(self.agent.rank, self.agent.stream, number, launch, clock)
 
         def work() -> None:
-            machine.record("launch", worker.clock)
+            machine.record("launch")
             # A GPU computes nan and inf without a word.
             with np.errstate(all="ignore"):
                 body()
             machine.stores.arrive(worker)
-            machine.record("end", worker.clock)
+            machine.record("end")
             launch.running -= 1
             self._give_back_sm(worker, small=small)
             machine.scheduler.wake(launch)
@@ -209,7 +207,7 @@ class SimulatedStream:
                     machine.observe(agent, to, writes=True)
                 to.copy_(start)
             agent.clock += machine.costs.copied(nbytes, remote=not local)
-        machine.record("copy", begin, until=agent.clock, detail=f"{nbytes} bytes")
+        machine.record("copy", f"{nbytes} bytes", since=begin)
         if local:
             self._give_back_sm(agent, small=True)
 
@@ -233,7 +231,7 @@ class SimulatedStream:
         nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
         agent.clock += machine.costs.function(counted.get_total_flops(), nbytes, self._processors.count)
         self._give_back_sm(agent, small=False)
-        machine.record("compute", begin, until=agent.clock, detail=name)
+        machine.record("compute", name, since=begin)
 
     # ----------------------------------------------------------------------------------------------- doorbells and events
     @_queued
@@ -241,7 +239,7 @@ class SimulatedStream:
         machine, agent = self._machine, self.agent
         address = doorbell.data_ptr()
         name = f"doorbell at {address:#x}"
-        machine.record("wait", agent.clock, detail=name)
+        machine.record("wait", name)
         machine.scheduler.block(
             address,
             lambda: f"doorbell is {int(doorbell)}, waits until it is {times}",
@@ -251,7 +249,7 @@ class SimulatedStream:
         doorbell.zero_()
         agent.clock = max(agent.clock, machine.flags.latest(address))
         machine.observe_flag(agent, doorbell, 1, 0, acquire=True)
-        machine.record("resume", agent.clock, detail=name)
+        machine.record("resume", name)
 
     def record(self) -> SimulatedEvent:
         event = SimulatedEvent()
