@@ -6,6 +6,7 @@ function executes its source with the interpreter's language, and the builder's 
 
 from __future__ import annotations
 
+import ast
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -30,26 +31,7 @@ from tilelink.runtime.simulated.machine import Machine
 _CMP_EQ = 0
 _running = Lock()
 _compiled: WeakKeyDictionary[Callable[..., Any], CodeType] = WeakKeyDictionary()
-"""Function -> its rewritten module code. Reading a source back takes longer than many a kernel runs."""
-
-
-class _Rewriter(stock.FunctionRewriter):
-    """Stock, but of the source that Triton has found already, which takes longer than all else here; and gives the code instead
-    of executing it in the emitted module, which would get 50 names more."""
-
-    def __init__(self, jit: JITFunction) -> None:
-        super().__init__(jit.fn)
-        self._source, self._line = jit.raw_src, jit.starting_line_number
-
-    def rewrite_ast(self) -> CodeType:
-        self.filename = self.fn.__code__.co_filename
-        self.def_lineno = self._find_def(self._source)
-        self.def_file_lineno = self._line + self.def_lineno - 1
-        return self._compile_and_exec(self._transform_ast(self._prepare_source(self._source)))
-
-    def _compile_and_exec(self, transformed_ast: Any) -> CodeType:
-        return compile(transformed_ast, filename=self.filename, mode="exec")
-
+"""Function -> its rewritten module code. Rewriting takes longer than many a kernel runs."""
 
 Function = Callable[..., Any]
 
@@ -108,7 +90,7 @@ class Interpreter:
         fn: FunctionType = jit.fn
         code = _compiled.get(fn)
         if code is None:
-            code = _compiled[fn] = _Rewriter(jit).rewrite_ast()
+            code = _compiled[fn] = _rewritten(jit)
         names = self._module_names(fn)
         if fn.__closure__:
             # The closure of a function that is not at the top of its module becomes names of a further copy.
@@ -251,6 +233,15 @@ class Interpreter:
                     hint="align the buffer, or leave the hint out",
                 )
         return value
+
+
+def _rewritten(jit: JITFunction) -> CodeType:
+    """As the stock rewriter does it, but of the source that Triton has found already, which takes longer than all else here; and
+    not executed in the emitted module, which would get 50 names more."""
+    tree = stock.FunctionRewriter.ast_transformer.visit(jit.parse())
+    # Lines of decorators are not in `src`.
+    before = jit.starting_line_number - 1 + len(jit.raw_src) - jit.src.count("\n")
+    return compile(ast.increment_lineno(ast.fix_missing_locations(tree), before), jit.fn.__code__.co_filename, "exec")
 
 
 def _live_words(words: Any, mask: Any) -> Span | None:
