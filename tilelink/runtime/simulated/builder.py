@@ -78,7 +78,8 @@ class Builder(stock.InterpreterBuilder):
     """Accesses are checked, counted, and points where others may run; everything between two switches is atomic, since one
     coroutine runs at a time.
 
-    Cache and eviction policies are one argument in Triton 3.9 and two before: they are taken as `*policy`.
+    Cache and eviction policies are one argument in Triton 3.9 and two before: they are taken as `*policy`. Of loads and stores
+    without a mask the stock builder makes such with one.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -99,11 +100,7 @@ class Builder(stock.InterpreterBuilder):
         return Handle(np.array([launch.workers if axis == 0 else 1], dtype=np.int32), tl.int32)
 
     # --------------------------------------------------------------------------------------------- loads and stores
-    def create_load(self, ptr: Handle, *policy: Any) -> Handle:
-        return self.create_masked_load(ptr, None, None, *policy)
-
-    def create_masked_load(self, ptr: Handle, masked: Handle | None, other: Handle | None, *policy: Any) -> Handle:
-        mask = None if masked is None else masked.data
+    def create_masked_load(self, ptr: Handle, mask: Handle, other: Handle | None, *policy: Any) -> Handle:
         agent, dtype, span, region = self._reach(ptr, mask, "reads")
         if policy[-1] and region is not None and isinstance(span, Block) and ptr.data.size == 1:
             self.machine.poll(span.address, region, dtype.itemsize)  # a volatile load of a flag
@@ -117,14 +114,9 @@ class Builder(stock.InterpreterBuilder):
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
             return Handle(_view(span, region, dtype).copy(), ty)
         filled = np.zeros(ptr.data.shape, dtype) if other is None else other.data
-        where = np.ones(ptr.data.shape, dtype=bool) if mask is None else mask
-        return Handle(native.load(ptr.data, where, filled, dtype), ty)
+        return Handle(native.load(ptr.data, mask.data, filled, dtype), ty)
 
-    def create_store(self, ptr: Handle, value: Handle, *policy: Any) -> None:
-        self.create_masked_store(ptr, value, None)
-
-    def create_masked_store(self, ptr: Handle, value: Handle, masked: Handle | None, *policy: Any) -> None:
-        mask = None if masked is None else masked.data
+    def create_masked_store(self, ptr: Handle, value: Handle, mask: Handle, *policy: Any) -> None:
         agent, dtype, span, region = self._reach(ptr, mask, "writes")
         self._interrupt(agent, ptr.data)
         if region is None or span is None:
@@ -142,20 +134,18 @@ class Builder(stock.InterpreterBuilder):
             elif isinstance(span, Block) and span.shape == ptr.data.shape and 0 not in span.strides:
                 _view(span, region, dtype)[...] = value.data
             else:
-                native.store(ptr.data, value.data, np.ones(ptr.data.shape, dtype=bool) if mask is None else mask)
+                native.store(ptr.data, value.data, mask.data)
             if words:
                 self.machine.stored(span, region)
 
         self.machine.observer.store(agent, span, "threads")
         self.machine.stores.put(agent, span, "threads", write)
 
-    def _reach(
-        self, ptr: Handle, mask: np.ndarray | None, what: str
-    ) -> tuple[Agent, np.dtype, Span | None, Region | None]:
+    def _reach(self, ptr: Handle, mask: Handle, what: str) -> tuple[Agent, np.dtype, Span | None, Region | None]:
         """Who accesses elements of which type, where, in which memory. A rectangle over several regions is taken as the list of
         its addresses."""
         agent, dtype = self.scheduler.running(), stock._get_np_dtype(ptr.get_element_ty())
-        span = span_of(ptr.data, mask, dtype.itemsize)
+        span = span_of(ptr.data, mask.data, dtype.itemsize)
         if span is None:
             return agent, dtype, None, None
         if isinstance(span, Block) and self.machine.memory.find(*span.bounds, agent.rank) is None:
@@ -444,14 +434,10 @@ def span_of(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Sp
         addresses = addresses[inside]
     if addresses.size == 1:
         return Block(int(addresses.item()), addresses.shape, (0,) * addresses.ndim, itemsize)
+    every = addresses.reshape(-1).view(np.int64)
     strides = tuple(_step(addresses, axis) for axis in range(addresses.ndim))
-    grid = addresses.flat[:1].view(np.int64)
-    for axis, stride in enumerate(strides):
-        run = np.arange(addresses.shape[axis], dtype=np.int64) * stride
-        grid = grid + run.reshape([-1 if a == axis else 1 for a in range(addresses.ndim)])
-    if np.array_equal(grid.view(np.uint64), addresses):
-        return Block(int(addresses.flat[0]), addresses.shape, strides, itemsize)
-    return Scatter(addresses.reshape(-1).view(np.int64), itemsize)
+    block = Block(int(every[0]), addresses.shape, strides, itemsize)
+    return block if np.array_equal(block.addresses, every) else Scatter(every, itemsize)
 
 
 def _rectangle(mask: np.ndarray) -> tuple[slice, ...] | None:
