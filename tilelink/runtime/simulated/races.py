@@ -173,25 +173,14 @@ KEPT = 64
 """Writes remembered per flag: to forget older ones may hide a race, and never invents one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What came with a value of a flag. `system`: what is released to every rank; `device`: to that rank alone."""
+Released = dict[int, np.ndarray]
+"""What came with a value of a flag, by the rank that it is released to: see `reach`."""
+EVERYBODY = -1
 
-    system: np.ndarray | None = None
-    device: dict[int, np.ndarray] = field(default_factory=dict)
 
-    def reaches(self, rank: int, scope: str) -> list[np.ndarray]:
-        """What an acquire on `rank` in `scope` sees."""
-        both = (self.device.get(rank), self.system if scope == "system" else None)
-        return [known for known in both if known is not None]
-
-    def plus(self, rank: int, scope: str, known: np.ndarray | None) -> Release:
-        """Of the next value: an atomic change passes on what was released before, with or without releasing itself. `known`: what
-        the writer releases; None: nothing."""
-        if known is None:
-            return self
-        system = union(self.system, known) if scope == "system" else self.system
-        return Release(system, {**self.device, rank: union(self.device.get(rank), known)})
+def reach(agent: Agent, atomic: Atomic) -> tuple[int, ...]:
+    """To which ranks something is released, or from which it is acquired: a rank alone, or every rank as well."""
+    return (agent.rank, EVERYBODY) if atomic.scope == "system" else (agent.rank,)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -340,7 +329,7 @@ class RaceDetector(Observer):
         self.races: list[Race] = []
         self._collect = collect
         self._clocks = Clocks()
-        self._releases = Histories(Release(), KEPT)
+        self._releases = Histories(Released(), KEPT)
         self._memory = ShadowMemory()
         self._log = AccessLog()
         self._found: set[tuple[object, ...]] = set()
@@ -378,23 +367,27 @@ class RaceDetector(Observer):
             self._acquire(agent, s, atomic)
         if atomic.writes:
             known = self._clocks.snapshot(s.leader) if atomic.release else None
-            self._releases.write(
-                atomic.address,
-                atomic.before,
-                atomic.after,
-                # A write that is not atomic ends older releases.
-                lambda last: (last if atomic.exchange else Release()).plus(agent.rank, atomic.scope, known),
-            )
+
+            def following(last: Released) -> Released:
+                """An atomic change passes on what was released before, with or without releasing itself."""
+                before = last if atomic.exchange else Released()
+                if known is None:
+                    return before
+                return before | {rank: union(before.get(rank), known) for rank in reach(agent, atomic)}
+
+            self._releases.write(atomic.address, atomic.before, atomic.after, following)
 
     def _acquire(self, agent: Agent, s: Strands, atomic: Atomic) -> None:
-        target = agent.target
-        condition = target.condition if target is not None and target.address == atomic.address else None
-        if condition is not None and not condition(atomic.before):
+        target, at = agent.target, atomic.address
+        if target is None or target.address != at:
+            release = self._releases.latest(at)
+        elif target.condition(atomic.before):
+            release = self._releases.satisfied(at, target.condition)
+        else:
             return
-        releases, at = self._releases, atomic.address
-        release = releases.latest(at) if condition is None else releases.satisfied(at, condition)
-        for known in release.reaches(agent.rank, atomic.scope):
-            self._clocks.learn(s.leader, known)
+        for rank in reach(agent, atomic):
+            if rank in release:
+                self._clocks.learn(s.leader, release[rank])
         # All threads get the result, and with it what the one thread has learnt.
         self._clocks.tell(s.leader, s.threads)
 
