@@ -6,10 +6,11 @@ import ctypes
 import math
 import random
 import sys
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
+from operator import attrgetter
 from threading import Lock, Thread
 from types import CodeType, FrameType
 from typing import Generic, Literal, TypeVar
@@ -130,42 +131,39 @@ class Host:
         self._error: BaseException | None = None
         # What torch hands on to threads of its own.
         self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._thread.start()
 
     @property
     def gr_frame(self) -> FrameType | None:
         """Where it has given way."""
-        return None if self.dead or self._thread.ident is None else sys._current_frames().get(self._thread.ident)
+        return sys._current_frames().get(self._thread.ident or 0)
 
     def switch(self) -> None:
         """Called by the scheduler: go on until it gives way or ends. An exception that ends it comes out here."""
         self._running = True
-        if self._thread.ident is None:
-            self._thread.start()
-        else:
-            self._turn.release()
+        self._turn.release()
         self._await()
 
     def give_way(self) -> None:
         """Called in its own thread. Raises `GreenletExit` if the run is over."""
         self._back.release()
-        self._turn.acquire()
-        if self._ending:
-            raise GreenletExit
+        self._begin_turn()
 
-    def throw(self, kind: type[BaseException]) -> None:
+    def throw(self) -> None:
         """Called by the scheduler: end it where it has given way, or where it is if the scheduler was interrupted."""
-        assert kind is GreenletExit
-        if self._thread.ident is None:
-            self.dead = True
-        if self.dead:
-            return
         self._ending = True
         if self._running:
             # The scheduler was interrupted (Ctrl-C, a test's time limit) while this thread had its turn.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(kind))
+            thread, kind = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(GreenletExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, kind)
             self._await()
         if not self.dead:
             self.switch()
+
+    def _begin_turn(self) -> None:
+        self._turn.acquire()
+        if self._ending:
+            raise GreenletExit
 
     def _await(self) -> None:
         self._back.acquire()
@@ -179,6 +177,7 @@ class Host:
     def _run(self) -> None:
         gradients, inference = self._modes
         with self, torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            self._begin_turn()
             self._body()
 
     def __enter__(self) -> None: ...
@@ -343,27 +342,26 @@ class Region:
 
 
 class MemoryMap:
-    """All regions, by start and end. They may overlap: views of one tensor."""
+    """All regions, sorted by start and end. They may overlap: views of one tensor."""
 
     def __init__(self) -> None:
-        self._regions: dict[tuple[int, int], Region] = {}
-        self._bounds: list[tuple[int, int]] = []
-        """Sorted."""
+        self._regions: list[Region] = []
 
     def add(self, tensor: torch.Tensor, rank: int, name: str, *, symmetric: bool = False) -> Region | None:
         """Open a tensor to `rank`; one `drop` each. None if it has no bytes, or lies in an arena, which is open."""
         start, end = extent(tensor)
         if start == end:
             return None
-        region = self._regions.get((start, end))
+        around = self._around(start, end)
+        region = next((r for r in around if (r.start, r.end) == (start, end)), None)
         if region is None:
-            if any(r.symmetric for r in self._around(start, end)):
+            if any(r.symmetric for r in around):
                 return None
             storage = tensor.untyped_storage()
             whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
             data = whole[start - storage.data_ptr() : end - storage.data_ptr()]
-            region = self._regions[start, end] = Region(start, end, name, rank, symmetric, data)
-            insort(self._bounds, (start, end))
+            region = Region(start, end, name, rank, symmetric, data)
+            insort(self._regions, region, key=lambda r: (r.start, r.end))
         if not region.symmetric and region.home != rank:
             region.home = None
         region.users[rank] += 1
@@ -373,14 +371,13 @@ class MemoryMap:
         region.users[rank] -= 1
         region.users += Counter()  # only those are left that use it
         if not region.users:
-            del self._regions[region.start, region.end]
-            self._bounds.remove((region.start, region.end))
+            self._regions.remove(region)
 
     def find(self, low: int, high: int, rank: int | None = None) -> Region | None:
         """A region that holds [low, high), and is open to `rank` if one is named."""
-        at = bisect_left(self._bounds, (low + 1,)) - 1
+        at = bisect_right(self._regions, low, key=attrgetter("start")) - 1
         if at >= 0:
-            region = self._regions[self._bounds[at]]
+            region = self._regions[at]
             if high <= region.end and (rank is None or region.open_to(rank)):
                 return region
         return next((r for r in self._around(low, high) if rank is None or r.open_to(rank)), None)
@@ -392,7 +389,7 @@ class MemoryMap:
 
     def nearest(self, address: int) -> Region | None:
         """The region that ends or begins closest to `address`."""
-        return min(self._regions.values(), key=lambda r: max(r.start - address, address - r.end), default=None)
+        return min(self._regions, key=lambda r: max(r.start - address, address - r.end), default=None)
 
     def check(self, span: Span, rank: int) -> Region | int:
         """The region of a rectangle, or of the lowest address of a scatter, every single one of which is checked; else the first
@@ -410,7 +407,7 @@ class MemoryMap:
         return next((at for at, region in ends if region is None), first)
 
     def _around(self, low: int, high: int) -> list[Region]:
-        return [self._regions[bounds] for bounds in self._bounds if bounds[0] <= low and high <= bounds[1]]
+        return [r for r in self._regions if r.start <= low and high <= r.end]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

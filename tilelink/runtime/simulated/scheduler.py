@@ -240,7 +240,7 @@ class Scheduler:
     def _end(self, agent: Agent) -> None:
         if agent.coroutine is not None:
             self.current = agent
-            agent.coroutine.throw(GreenletExit)
+            agent.coroutine.throw()
 
     # ------------------------------------------------------------------------------------------- called by the agents
     def switch(self) -> None:
