@@ -21,7 +21,7 @@ from tilelink.runtime.refusals import no_such_group, not_in_group
 from tilelink.runtime.simulated.agents import Agent, Region, StoreBuffer
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
-from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
+from tilelink.runtime.simulated.scheduler import Blame, Policy, Scheduler, Turns
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream, poison
 
 
@@ -248,7 +248,8 @@ def simulate(
     turns = policy.turns() if isinstance(policy, Policy) else policy
     stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed, delays=delayed_stores)
     topology = Topology(ranks=ranks, backend="simulated", device=device)
-    machine = Machine(topology, -(-ranks // nodes), turns, costs, recorder, observer or Observer(), stores)
+    machine = Machine(topology, -(-ranks // nodes), Scheduler(turns), costs, recorder, observer or Observer(), stores)
+    machine.observer.attached(machine)
     interpreter, meetings = Interpreter(machine), dict[tuple[int, ...], Meeting]()
     results: list[Any] = [None] * ranks
 
@@ -264,7 +265,7 @@ def simulate(
         try:
             # Streams and workers write to what programs gave them, in whatever mode those were.
             with torch.inference_mode():
-                machine.scheduler.run()
+                machine.scheduler.run(machine.stuck)
         finally:
             machine.scheduler.close()
     return results

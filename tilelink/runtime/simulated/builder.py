@@ -53,12 +53,6 @@ def narrow(values: np.ndarray, name: str) -> np.ndarray:
     return wide.clamp(-top, top).to(ty).view(torch.uint8).numpy()
 
 
-def dot(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
-    """The matrix product in `out`; products of integers are exact (they go through float64's BLAS)."""
-    wide = np.float64 if np.issubdtype(out, np.integer) or out == np.float64 else np.float32
-    return np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False)).astype(out, copy=False)
-
-
 def _own(values: np.ndarray) -> np.ndarray:
     """Contiguous and writable: torch warns about views it may not write to."""
     own = np.ascontiguousarray(values)
@@ -326,15 +320,13 @@ class Builder(stock.InterpreterBuilder):
 
     def create_print(self, prefix: str, hex: bool, values: list[Handle], *rest: Any) -> None:
         """On a GPU every thread prints its elements; here a worker prints a block at once."""
-        shown = [""] if not values else []
-        for value in values:
-            ty: Any = value.dtype.scalar
-            data = widen(value.data, ty.name)
+        shown = list[Any]()
+        for data in map(_wide, values):
             if data.size > 1:
                 shown.append(np.array2string(data, formatter={"all": _hexadecimal} if hex else None))
             else:
                 shown.append(_hexadecimal(data.item()) if hex else data.item())
-        for text in shown:
+        for text in shown or [""]:
             print(f"{self.scheduler.running()}{prefix}{text}")
 
     def create_assume(self, condition: Handle) -> None:
@@ -398,7 +390,10 @@ class Builder(stock.InterpreterBuilder):
         ty: Any = d.dtype.scalar
         left, right, wide = map(_wide, (a, b, d))
         exact = np.dtype(np.float32) if wide.dtype == np.float16 else wide.dtype
-        result = dot(left, right, exact) + wide
+        # Products of integers are exact: they go through float64's BLAS.
+        through = np.float32 if exact == np.float32 else np.float64
+        product = np.matmul(left.astype(through, copy=False), right.astype(through, copy=False))
+        result = product.astype(exact, copy=False) + wide
         if ty.name in NARROW:
             return Handle(narrow(result, ty.name), ty)
         return Handle(result.astype(d.data.dtype, copy=False), ty)

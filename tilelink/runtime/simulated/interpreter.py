@@ -49,8 +49,7 @@ class Interpreter:
             **dict.fromkeys(waits, self._waiting),
             "signal_wait_each": self._one_by_one,
             **dict.fromkeys(("ll_load", "ll_load_within"), self._numbered),
-            "ll_words": lambda fn: self._looking(fn, self._words),
-            "look_at_clock": self._looking,
+            **dict.fromkeys(("ll_words", "look_at_clock"), self._looking),
         }
         """Device functions that are more to the machine than what they do -> what makes that of them."""
 
@@ -160,23 +159,19 @@ class Interpreter:
 
         return load
 
-    def _words(self, words: Any, number: Any, mask: Any) -> None:
-        """Others may run before these flags are looked at."""
-        del number
-        span = _live_words(words, mask)
-        if span is not None:
-            self.machine.look(span)
+    def _looking(self, fn: Function) -> Function:
+        """What a poll loop calls besides, or to look at a block of flags that others store, `(words, number, mask)`: no progress,
+        nor a point where others run, except before such flags are looked at."""
+        flags = fn.__name__ == "ll_words"
 
-    def _looking(self, fn: Function, before: Callable[..., None] | None = None) -> Function:
-        """What a poll loop calls besides, or to look at flags that others store: no progress, nor a point where others run."""
-
-        def look(*args: Any, **kwargs: Any) -> Any:
-            if before is not None:
-                before(*args, **kwargs)
+        def look(*args: Any) -> Any:
+            span = _live_words(args[0], args[2]) if flags else None
+            if span is not None:
+                self.machine.look(span)
             agent = self.machine.scheduler.running()
-            agent.looking, agent.peeking = True, before is not None
+            agent.looking, agent.peeking = True, flags
             try:
-                return fn(*args, **kwargs)
+                return fn(*args)
             finally:
                 agent.looking = agent.peeking = False
 
@@ -185,14 +180,12 @@ class Interpreter:
     # -------------------------------------------------------------------------------------------------------- patching
     def _patch_language(self) -> None:
         scope = self._scope
+        for owner in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
+            stock._patch_builtin(owner, stock.interpreter_semantic.builder, scope)
         for module in (tl, tl.core):
-            stock._patch_builtin(module, stock.interpreter_semantic.builder, scope)
             stock._patch_lang_core(module, scope)
             scope.set_attr(module, "multiple_of", self._multiple_of)
-        stock._patch_builtin(tl.math, stock.interpreter_semantic.builder, scope)
-        stock._patch_builtin(tl.tensor, stock.interpreter_semantic.builder, scope)
         stock._patch_lang_tensor(tl.tensor, scope)
-        stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_semantic.builder, scope)
         # Stock's `int(array)` needs a 0-dimensional array since numpy 2.4.
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
         for (owner, name), short in short_forms().items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
 from typing import Literal
@@ -35,7 +35,7 @@ from tilelink.runtime.simulated.agents import (
     frames,
     named,
 )
-from tilelink.runtime.simulated.scheduler import Scheduler, StandstillError, Turns, waiting
+from tilelink.runtime.simulated.scheduler import Scheduler, StandstillError, waiting
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The interface through which a race detector sees a run: every access, every order. Nothing here decides anything.
@@ -131,12 +131,11 @@ class Machine:
 
     topology: Topology
     per_node: int
-    turns: InitVar[Turns]
+    scheduler: Scheduler
     costs: cost.Machine
     recorder: Recorder | None
     observer: Observer
     stores: StoreBuffer
-    scheduler: Scheduler = field(init=False)
     memory: MemoryMap = field(default_factory=MemoryMap)
     flags: Histories[float] = field(default_factory=lambda: Histories(0.0))
     """When, in simulated time, a flag came to hold a value: a counter, when the last of its writers had come."""
@@ -152,10 +151,6 @@ class Machine:
     """Nanoseconds that have passed while everybody waited. Clocks show them; nothing else knows."""
     gave_up: bool = False
     """Whether a wait has ended by its limit."""
-
-    def __post_init__(self, turns: Turns) -> None:
-        self.scheduler = Scheduler(turns, self._stuck)
-        self.observer.attached(self)
 
     # --------------------------------------------------------------------------------------------------------- accesses
     def between(self, members: tuple[int, ...]) -> str:
@@ -277,7 +272,7 @@ class Machine:
             agent.polled = None
         self.scheduler.moves += 1
 
-    def _stuck(self, agents: list[Agent]) -> None:
+    def stuck(self, agents: list[Agent]) -> None:
         """Everybody waits: let the clocks go beyond every limit, if some wait has one. Raises TL501, none has."""
         if self.limit is None or not any(agent.target is not None for agent in agents):
             raise StandstillError(tuple(waiting(agent, self.codes) for agent in agents), self.topology.ranks)

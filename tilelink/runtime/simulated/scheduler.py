@@ -184,14 +184,12 @@ class Blame:
 
 
 class Scheduler:
-    """Runs agents until all have ended. The hub is the coroutine that calls `run`. `stuck` is called when nobody can go on: it
-    raises, or lets time pass until somebody can."""
+    """Runs agents until all have ended. The hub is the coroutine that makes it, and calls `run`."""
 
-    def __init__(self, turns: Turns, stuck: Callable[[list[Agent]], None]) -> None:
+    def __init__(self, turns: Turns) -> None:
         self.current: Agent | None = None
         self.moves = 0
         """Counts whatever is no repeated poll; a standstill is when it stands still."""
-        self._stuck = stuck
         self._turns = turns
         self._parked: dict[Hashable, list[Agent]] = {}
         self._agents: set[Agent] = set()
@@ -208,15 +206,16 @@ class Scheduler:
         self._agents.add(agent)
         self._turns.add(agent)
 
-    def run(self) -> None:
-        """Until no agent is left. An exception of an agent comes out here."""
+    def run(self, stuck: Callable[[list[Agent]], None]) -> None:
+        """Until no agent is left. An exception of an agent comes out here. `stuck` is called when nobody can go on: it raises, or
+        lets time pass until somebody can."""
         rounds, seen = 0, -1
         while self._agents:
             if not self._turns:
                 rounds = rounds + 1 if self.moves == seen else 0
                 seen = self.moves
                 if rounds == ROUNDS:
-                    self._stuck(sorted(self._agents, key=lambda agent: agent.place))
+                    stuck(sorted(self._agents, key=lambda agent: agent.place))
                     rounds = 0
                 for key in list(self._parked):
                     self.wake(key)
@@ -238,9 +237,9 @@ class Scheduler:
         self.current = None
 
     def _end(self, agent: Agent) -> None:
-        if agent.coroutine is not None:
-            self.current = agent
-            agent.coroutine.throw()
+        assert agent.coroutine is not None
+        self.current = agent
+        agent.coroutine.throw()
 
     # ------------------------------------------------------------------------------------------- called by the agents
     def switch(self) -> None:
@@ -290,7 +289,6 @@ class Scheduler:
             agent.coroutine.give_way()
         else:
             self._hub.switch()
-        self.current = agent
 
 
 @dataclass(frozen=True, slots=True)
