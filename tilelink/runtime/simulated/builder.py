@@ -155,55 +155,50 @@ class Builder(stock.InterpreterBuilder):
 
     # ------------------------------------------------------------------------------------------------- descriptors
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *policy: Any) -> Handle:
-        agent = self.scheduler.running()
-        ty = desc.base.dtype.element_ty
-        block, view, inner = self._tile(agent, desc, indices, "reads")
-        shape = tuple(desc.block_shape)
-        if block is not None:
+        agent, ty = self.scheduler.running(), desc.base.dtype.element_ty
+        nan = {"bf16": 0x7FC0, "fp8e4nv": 0x7F, "fp8e5": 0x7E}.get(ty.name, float("nan"))
+        pad = 0 if desc.padding == ir.PADDING_OPTION.PAD_ZERO else nan
+        data = np.full(tuple(desc.block_shape), pad, dtype=stock._get_np_dtype(ty))
+        found = self._tile(agent, desc, indices, "reads")
+        if found is not None:
+            block, view, inner = found
+            self.machine.observer.load(agent, block, "bulk")
             self.machine.stores.settle(agent, *block.bounds)
-        if view is None or view.shape != shape:
-            nan = {"bf16": 0x7FC0, "fp8e4nv": 0x7F, "fp8e5": 0x7E}.get(ty.name, float("nan"))
-            pad = 0 if desc.padding == ir.PADDING_OPTION.PAD_ZERO else nan
-            data = np.full(shape, pad, dtype=stock._get_np_dtype(ty))
-            if view is not None:
-                data[inner] = view
-        else:
-            data = view.copy()
+            data[inner] = view
         if getattr(desc, "round_f32_to_tf32", False):
             data = stock._round_f32_to_tf32(data)
         return Handle(data, ty)
 
     def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle]) -> None:
         agent = self.scheduler.running()
-        block, view, inner = self._tile(agent, desc, indices, "writes")
-        if block is not None and view is not None:
+        found = self._tile(agent, desc, indices, "writes")
+        if found is not None:
+            block, view, inner = found
+            self.machine.observer.store(agent, block, "bulk")
             data = value.data.reshape(tuple(desc.block_shape))[inner]
             self.machine.stores.put(agent, block, "bulk", lambda: np.copyto(view, data))
 
     def _tile(
         self, agent: Agent, desc: Any, indices: list[Handle], what: str
-    ) -> tuple[Block | None, np.ndarray | None, tuple[slice, ...]]:
-        """The part of the block inside the tensor, a view of its memory, and where in the block it lies."""
+    ) -> tuple[Block, np.ndarray, tuple[slice, ...]] | None:
+        """The part of the block inside the tensor, a view of its memory, and where in the block it lies; None, it is empty."""
         self.machine.moved(agent)
         self.scheduler.maybe_switch()
         dtype = stock._get_np_dtype(desc.base.dtype.element_ty)
-        itemsize = dtype.itemsize
         offsets = [int(i.data.item()) for i in indices]
-        assert offsets[-1] * itemsize % 16 == 0, "block offset start must be 16-byte aligned"
-        strides = tuple(int(s.data.item()) * itemsize for s in desc.strides)
+        assert offsets[-1] * dtype.itemsize % 16 == 0, "block offset start must be 16-byte aligned"
+        strides = tuple(int(s.data.item()) * dtype.itemsize for s in desc.strides)
         limits = [int(s.data.item()) for s in desc.shape]
         low = [max(o, 0) for o in offsets]
         high = [min(o + b, n) for o, b, n in zip(offsets, desc.block_shape, limits, strict=True)]
         shape = tuple(h - at for h, at in zip(high, low, strict=True))
-        inner = tuple(slice(at - o, h - o) for at, h, o in zip(low, high, offsets, strict=True))
         if min(shape) <= 0:
-            return None, None, inner
+            return None
         first = int(desc.base.data.item()) + sum(at * s for at, s in zip(low, strides, strict=True))
-        block = Block(first, shape, strides, itemsize)
+        block = Block(first, shape, strides, dtype.itemsize)
         region = self.machine.reach(agent, block, what)
         self.machine.charge(agent, region, block.nbytes)
-        observe = self.machine.observer.load if what == "reads" else self.machine.observer.store
-        observe(agent, block, "bulk")
+        inner = tuple(slice(at - o, h - o) for at, h, o in zip(low, high, offsets, strict=True))
         return block, _view(block, region, dtype), inner
 
     # ------------------------------------------------------------------------------------------------------ atomics
@@ -271,16 +266,18 @@ class Builder(stock.InterpreterBuilder):
         size = stock._get_np_dtype(ty).itemsize
         live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
         span = Scatter(live.reshape(-1).view(np.int64), size)
-        region = machine.reach(agent, span, "changes") if live.size else None
+        region = None
         if live.size:
+            region = machine.reach(agent, span, "changes")
             machine.stores.settle(agent, *span.bounds)
         if writes:
             machine.moved(agent)
             self.scheduler.switch()
-        if region is None or live.size != 1:
+        if region is None:
+            return run()
+        if live.size > 1:
             # A block of atomics: to the machine no signals, only accesses.
-            if live.size:
-                machine.observer.store(agent, span, "atomics")
+            machine.observer.store(agent, span, "atomics")
             return run()
         address, acquires, releases = int(live.item()), sem in _ACQUIRES, sem in _RELEASES
         if not writes:
