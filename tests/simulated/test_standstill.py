@@ -66,7 +66,8 @@ def test_the_report_is_data_too() -> None:
     with pytest.raises(StandstillError) as caught:
         simulate(waits_alone, 2)
     worker = next(w for w in caught.value.waiting if w.worker == 1)
-    assert (worker.rank, worker.kernel, worker.line, worker.helpers) == (0, "wait_for", 14, ("signal_wait_until",))
+    assert (worker.rank, worker.agent, worker.line) == (0, "worker 1 of wait_for", 14)
+    assert worker.helpers == ("signal_wait_until",)
     assert worker.values == (("value", 3), ("worker", 1), ("expected", 4))
 
 
@@ -75,7 +76,7 @@ def test_a_missing_signal_names_every_role_and_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(emitted_ag_gemm, "shmem", WithoutLocalAdd())
     with pytest.raises(StandstillError) as caught:
         simulate(pull(problem), 4, seed=2)
-    chains = {w.helpers for w in caught.value.waiting if w.kernel}
+    chains = {w.helpers for w in caught.value.waiting if w.worker is not None}
     assert chains == {("matmul", "local_wait_until")}
     assert {w.rank for w in caught.value.waiting} == {0, 1, 2, 3}
 

@@ -7,7 +7,7 @@ import math
 import random
 import sys
 from bisect import bisect_right, insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -506,14 +506,12 @@ class Histories(Generic[T]):
     def __init__(self, first: T, most: int | None = None) -> None:
         self._first = first
         self._most = most
-        self._words: dict[int, list[tuple[int, T]]] = {}
+        self._words: dict[int, deque[tuple[int, T]]] = {}
 
     def write(self, address: int, before: int, after: int, following: Callable[[T], T]) -> None:
         """`following`: what comes with the value `after`, by what came with the one before it."""
-        history = self._words.setdefault(address, [(before, self._first)])
+        history = self._words.setdefault(address, deque([(before, self._first)], self._most))
         history.append((after, following(history[-1][1])))
-        if self._most is not None and len(history) > self._most:
-            del history[: self._most // 2]
 
     def satisfied(self, address: int, condition: Callable[[int], bool]) -> T:
         """Of the write that first satisfied `condition`, as all later ones do."""

@@ -93,8 +93,7 @@ class Interpreter:
         names = self._module_names(fn)
         if fn.__closure__:
             # The closure of a function that is not at the top of its module becomes names of a further copy.
-            cells = zip(fn.__code__.co_freevars, fn.__closure__, strict=True)
-            names = {**names, **{name: cell.cell_contents for name, cell in cells}}
+            names = {**names, **inspect.getclosurevars(fn).nonlocals}
         scope: dict[str, Any] = {}
         exec(code, names, scope)
         made = scope[fn.__name__]

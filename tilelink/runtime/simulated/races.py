@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.memory import WORD
-from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Proxy, Span
+from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Launch, Proxy, Span
 from tilelink.runtime.simulated.machine import Machine, Observer
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
@@ -42,20 +42,21 @@ HINT: dict[Missing, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One side of a race. `what`: `rows[64:128, 0:64]`; `line`: of the emitted file, 0 for a stream's copy.
-
-    `loc`: the user's line that it comes from, or the emitted one where there is no user's.
-    """
+    """One side of a race. `agent`: its name. `line`: of the emitted file, 0 for a stream's copy. `what`: `rows[64:128, 0:64]`."""
 
     rank: int
     agent: str
     kind: Literal["load", "store"]
-    proxy: str
-    what: str
+    proxy: Proxy
     function: str
-    file: str
     line: int
-    loc: Loc | None
+    launch: Launch | None
+    what: str = ""
+
+    @property
+    def loc(self) -> Loc | None:
+        """The user's line that it comes from, or the emitted one where there is no user's."""
+        return None if self.launch is None else self.launch.location(self.line)
 
     def __str__(self) -> str:
         verb = {"load": "reads", "store": "writes"}[self.kind]
@@ -193,17 +194,14 @@ SIGNALS = 64
 class Entry:
     """Accesses that are alike: by one strand, from one line, without a signal or a barrier in between.
 
-    `row`, `clock`: of the strand. `line`: of the emitted file. `lead`: the leader's clock at that time. `spans`: all of them.
+    `row`, `clock`: of the strand. `lead`: the leader's clock at that time. `spans`: all that were accessed.
     """
 
     agent: Agent
+    access: Access
     strands: Strands
     row: int
     clock: int
-    kind: Literal["load", "store"]
-    proxy: Proxy
-    function: str
-    line: int
     lead: int
     spans: list[Block]
 
@@ -211,20 +209,6 @@ class Entry:
         """The span that another one meets; the last one in doubt."""
         low, high = other.bounds
         return next((s for s in reversed(self.spans) if s.bounds[0] < high and low < s.bounds[1]), self.spans[-1])
-
-    def access(self, what: str) -> Access:
-        launch = self.agent.launch
-        return Access(
-            rank=self.agent.rank,
-            agent=self.agent.name,
-            kind=self.kind,
-            proxy=self.proxy,
-            what=what,
-            function=self.function,
-            file=launch.file if launch is not None else "",
-            line=self.line,
-            loc=launch.location(self.line) if launch is not None else None,
-        )
 
 
 class State(NamedTuple):
@@ -234,7 +218,7 @@ class State(NamedTuple):
     readers: tuple[tuple[int, int], ...] = ()
 
 
-NOBODY = Entry(Agent(-1), Strands(0, 0, 0), 0, 0, "load", "threads", "", 0, 0, [])
+NOBODY = Entry(Agent(-1), Access(-1, "", "load", "threads", "", 0, None), Strands(0, 0, 0), 0, 0, 0, [])
 
 
 @dataclass(slots=True)
@@ -270,9 +254,9 @@ class AccessLog:
         """The edge without which the two are unordered."""
         first, second, rows = self.entries[earlier], self.entries[later], clocks.rows
         mine, theirs = second.strands, first.strands
-        ended = "bulk store wait" if first.proxy == "bulk" else "barrier"
+        ended = "bulk store wait" if first.access.proxy == "bulk" else "barrier"
         if mine == theirs:
-            return "proxy fence" if second.proxy == "bulk" else ended
+            return "proxy fence" if second.access.proxy == "bulk" else ended
         if rows[mine.threads, first.row] >= first.clock:
             return "proxy fence"
         if rows[mine.leader, first.row] >= first.clock:
@@ -466,10 +450,10 @@ class RaceDetector(Observer):
         before, now = self._log.entries[earlier], self._log.entries[number]
         if self._clocks.rows[me, before.row] >= before.clock:
             return
-        if before.proxy == now.proxy == "atomics":
+        if before.access.proxy == now.access.proxy == "atomics":
             return
         # A bulk load of the same program has ended before anything that follows it begins.
-        if before.strands is now.strands and before.proxy == "bulk" and before.kind == "load":
+        if before.strands is now.strands and (before.access.proxy, before.access.kind) == ("bulk", "load"):
             return
         self._race(earlier, number)
 
@@ -488,7 +472,8 @@ class RaceDetector(Observer):
             log = self._log = AccessLog()
             self._memory.clear()
         log.alike[key] = number = len(log.entries)
-        log.entries.append(Entry(agent, s, row, clock, kind, proxy, function, line, lead, [outlined]))
+        access = Access(agent.rank, agent.name, kind, proxy, function, line, agent.launch)
+        log.entries.append(Entry(agent, access, s, row, clock, lead, [outlined]))
         return number
 
     # ---------------------------------------------------------------------------------------------------------- reporting
@@ -499,8 +484,8 @@ class RaceDetector(Observer):
         first, second = log.entries[earlier], log.entries[later]
         here = second.spans[-1]
         race = Race(
-            earlier=first.access(machine.span_name(first.agent, first.touching(here))),
-            later=second.access(machine.span_name(second.agent, here)),
+            earlier=replace(first.access, what=machine.span_name(first.agent, first.touching(here))),
+            later=replace(second.access, what=machine.span_name(second.agent, here)),
             missing=log.missing(earlier, later, self._clocks),
             context=self._context(earlier, later),
         )

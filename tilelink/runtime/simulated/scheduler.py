@@ -336,7 +336,6 @@ class Waiting:
     rank: int
     agent: str
     worker: int | None
-    kernel: str
     file: str
     line: int
     helpers: tuple[str, ...]
@@ -380,23 +379,24 @@ class StandstillError(TilelinkError):
 
 def waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
     """Where an agent waits; `codes` are those of all Triton functions that ever ran."""
-    launch, inside = agent.launch, list[FrameType]()
-    frame = agent.coroutine.gr_frame if agent.coroutine is not None else None
+    assert agent.coroutine is not None
+    launch, frame = agent.launch, agent.coroutine.gr_frame
+    inside, scalars = list[FrameType](), dict[str, int | None]()
     if launch is not None:
         inside = list(frames(frame, codes))
         frame = next((f for f in inside if f.f_code.co_filename == launch.file), None)
+        scalars = {} if frame is None else {n: _integer(v) for n, v in frame.f_locals.items()}
     elif agent.stream is not None:
         frame = None
-    # The line of the user's program that called into the backend.
-    while launch is None and frame is not None and any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
-        frame = frame.f_back
+    else:
+        # The line of the user's program that called into the backend.
+        while frame is not None and any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
+            frame = frame.f_back
     file, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
-    scalars = {n: _integer(v) for n, v in frame.f_locals.items()} if launch is not None and frame is not None else {}
     return Waiting(
         rank=agent.rank,
         agent=agent.name,
         worker=agent.worker,
-        kernel=launch.kernel if launch is not None else "",
         file=launch.file if launch is not None else file,
         line=line,
         helpers=tuple(f.f_code.co_name for f in reversed(inside[:-1])),
