@@ -318,22 +318,21 @@ def block_of(tensor: torch.Tensor) -> Block:
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """One tensor's memory. `home`: the rank that holds it (None: no rank in particular); `users`: uses by rank."""
+    """One tensor's memory. `home`: the rank that holds it (None: no rank in particular); `users`: uses by rank; `peers`: the
+    instances of all ranks, where it is symmetric."""
 
     start: int
     end: int
     name: str
     home: int | None
-    symmetric: bool
     data: np.ndarray
     users: Counter[int] = field(default_factory=Counter)
     peers: tuple[Region, ...] = ()
-    """Of a symmetric region: the instances of all ranks."""
     times: np.ndarray | None = None
     """When each flag of 64 bits that says itself that it has come could be seen; None: there was none so far."""
 
     def open_to(self, rank: int) -> bool:
-        return self.symmetric or rank in self.users
+        return bool(self.peers) or rank in self.users
 
     def word(self, address: int, itemsize: int = 8) -> int:
         """The integer at `address`."""
@@ -347,7 +346,7 @@ class MemoryMap:
     def __init__(self) -> None:
         self._regions: list[Region] = []
 
-    def add(self, tensor: torch.Tensor, rank: int, name: str, *, symmetric: bool = False) -> Region | None:
+    def add(self, tensor: torch.Tensor, rank: int, name: str) -> Region | None:
         """Open a tensor to `rank`; one `drop` each. None if it has no bytes, or lies in an arena, which is open."""
         start, end = extent(tensor)
         if start == end:
@@ -355,14 +354,14 @@ class MemoryMap:
         around = self._around(start, end)
         region = next((r for r in around if (r.start, r.end) == (start, end)), None)
         if region is None:
-            if any(r.symmetric for r in around):
+            if any(r.peers for r in around):
                 return None
             storage = tensor.untyped_storage()
             whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
             data = whole[start - storage.data_ptr() : end - storage.data_ptr()]
-            region = Region(start, end, name, rank, symmetric, data)
+            region = Region(start, end, name, rank, data)
             insort(self._regions, region, key=lambda r: (r.start, r.end))
-        if not region.symmetric and region.home != rank:
+        if not region.peers and region.home != rank:
             region.home = None
         region.users[rank] += 1
         return region
@@ -385,7 +384,7 @@ class MemoryMap:
     def local(self, rank: int, *tensors: torch.Tensor) -> bool:
         """Whether all of these lie on the GPU of the rank."""
         found = [self.find(*extent(t)) for t in tensors if t.numel()]
-        return all(r is None or not r.symmetric or r.home == rank for r in found)
+        return all(r is None or not r.peers or r.home == rank for r in found)
 
     def nearest(self, address: int) -> Region | None:
         """The region that ends or begins closest to `address`."""

@@ -135,7 +135,7 @@ class SimulatedBackend(Backend):
 
     def _block(self, nbytes: int) -> SymmetricBlock:
         own = self.zeros(nbytes, torch.uint8)
-        region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}", symmetric=True)
+        region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}")
         assert region is not None
         self._machine.opened(own)
         self._allocated += 1
@@ -189,8 +189,7 @@ class SimulatedBackend(Backend):
             self._host.clock = max(self._host.clock, stream.agent.clock)
         self._machine.observer.after(self._host, [self._machine.observer.mark(s.agent) for s in self._streams.values()])
 
-    def drain(self) -> None:
-        self.finish()
+    drain = finish
 
     def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         del host_us  # the host is a part of it

@@ -115,16 +115,15 @@ class Builder(stock.InterpreterBuilder):
         self._interrupt(agent, ptr.data)
         if region is None or span is None:
             return
-        words = region.symmetric and dtype.itemsize == WORD
+        words = bool(region.peers) and dtype.itemsize == WORD
         if words:
             # Each flag says itself that it has come: a signal like any other.
             self.scheduler.switch()
 
         def write() -> None:
             if isinstance(span, Block) and ptr.data.size == 1 and span.itemsize >= 4:
-                before = region.word(span.address, span.itemsize)
-                _view(span, region, dtype)[...] = value.data.reshape(-1)[:1].reshape(span.shape)
-                self.machine.written(span.address, region, before, span.itemsize, joins=False, signal=False)
+                with self.machine.writing(agent, *span.bounds, span.itemsize):
+                    _view(span, region, dtype)[...] = value.data.reshape(-1)[:1].reshape(span.shape)
             elif isinstance(span, Block) and span.shape == ptr.data.shape and 0 not in span.strides:
                 _view(span, region, dtype)[...] = value.data
             else:
@@ -289,9 +288,10 @@ class Builder(stock.InterpreterBuilder):
         after, wide = region.word(address, size), "system" if scope == ir.MEM_SYNC_SCOPE.SYSTEM else "device"
         if writes:
             agent.clock += machine.costs.signal
-        machine.observer.atomic(agent, Atomic(address, size, before, after, acquires, releases, wide, writes))
+        atomic = Atomic(address, size, before, after, acquires, releases, wide, writes)
+        machine.observer.atomic(agent, atomic)
         if writes:
-            machine.written(address, region, before, size, joins=acquires, signal=True)
+            machine.signalled(agent, region, atomic)
         return result
 
     # -------------------------------------------------------------------------------------------------------- ordering

@@ -73,9 +73,21 @@ class Interpreter:
 
     def function(self, jit: JITFunction) -> Function:
         """The Python function that executes `jit`."""
-        made = self._functions.get(jit.fn)
+        fn: FunctionType = jit.fn
+        made = self._functions.get(fn)
         if made is None:
-            made = self._functions[jit.fn] = self._rewrite(jit)
+            code = _compiled.get(fn)
+            if code is None:
+                code = _compiled[fn] = _rewritten(jit)
+            names = self._module_names(fn)
+            if fn.__closure__:
+                # The closure of a function that is not at the top of its module becomes names of a further copy.
+                names = {**names, **inspect.getclosurevars(fn).nonlocals}
+            scope: dict[str, Any] = {}
+            exec(code, names, scope)
+            made = scope[fn.__name__]
+            self.machine.codes.add(made.__code__)
+            made = self._functions[fn] = self._special.get(fn.__name__, lambda same: same)(made)
         return made
 
     def arguments(self, kernel: JITFunction, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,23 +95,6 @@ class Interpreter:
         given = {name: v.of_argument(name) if isinstance(v, Descriptor) else v for name, v in args.items()}
         constant = {p.name for p in kernel.params if p.is_constexpr}
         return {name: v if name in constant else stock._implicit_cvt(v) for name, v in given.items()}
-
-    # ------------------------------------------------------------------------------------------------------- rewriting
-    def _rewrite(self, jit: JITFunction) -> Function:
-        fn: FunctionType = jit.fn
-        code = _compiled.get(fn)
-        if code is None:
-            code = _compiled[fn] = _rewritten(jit)
-        names = self._module_names(fn)
-        if fn.__closure__:
-            # The closure of a function that is not at the top of its module becomes names of a further copy.
-            names = {**names, **inspect.getclosurevars(fn).nonlocals}
-        scope: dict[str, Any] = {}
-        exec(code, names, scope)
-        made = scope[fn.__name__]
-        self.machine.codes.add(made.__code__)
-        special = self._special.get(fn.__name__)
-        return made if special is None else special(made)
 
     def _module_names(self, fn: FunctionType) -> dict[str, Any]:
         """A copy of the names of the function's module, with its own builtins bound to the interpreter."""

@@ -248,18 +248,16 @@ class Machine:
         self.observer.waited(agent, target)
         self.record("resume", text)
 
-    def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:
-        """The running agent has written a flag. `joins`: it has also acquired what earlier writers released."""
-        agent = self.scheduler.running()
+    def signalled(self, agent: Agent, region: Region, atomic: Atomic) -> None:
+        """The running agent has changed a flag."""
         self.moved(agent)
-        if joins:
-            agent.clock = max(agent.clock, self.flags.latest(address))
+        if atomic.acquire:
+            agent.clock = max(agent.clock, self.flags.latest(atomic.address))
         seen = agent.clock + self.costs.flight(region.home != agent.rank)
-        after = region.word(address, size)
-        self.flags.write(address, before, after, partial(max, seen))
-        if signal and self.recorder is not None:
-            self.record("signal", f"{self.name_of(agent, address)} = {after}")
-        self.scheduler.wake(address)
+        self.flags.write(atomic.address, atomic.before, atomic.after, partial(max, seen))
+        if self.recorder is not None:
+            self.record("signal", f"{self.name_of(agent, atomic.address)} = {atomic.after}")
+        self.scheduler.wake(atomic.address)
 
     def moved(self, agent: Agent) -> None:
         """The agent has done something that is not a repeated poll."""
@@ -301,17 +299,16 @@ class Machine:
         name, value = self.name_of(agent, address), region.word(address, size)
         return f"{name} is {value}" + (f", waits until it is {agent.target.text}" if agent.target is not None else "")
 
-    # ---------------------------------------------------------------------------------------------------------- copies
     @contextmanager
-    def copying(self, agent: Agent, start: int, end: int) -> Iterator[None]:
-        """A stream writes these bytes inside. A small copy may write flags: totals that somebody waits for."""
+    def writing(self, agent: Agent, start: int, end: int, size: int = WORD) -> Iterator[None]:
+        """These bytes are stored or copied inside. Few of them may be flags, of `size` bytes: totals that somebody waits for."""
         region = self.memory.find(start, end) if end - start <= SMALL_COPY else None
-        before = {} if region is None else {at: region.word(at) for at in range(start, end - WORD + 1, WORD)}
+        before = {} if region is None else {at: region.word(at, size) for at in range(start, end - size + 1, size)}
         yield
         if region is not None:
             seen = agent.clock + self.costs.flight(region.home != agent.rank)
             for address, value in before.items():
-                self.flags.write(address, value, region.word(address), partial(max, seen))
+                self.flags.write(address, value, region.word(address, size), partial(max, seen))
         self.scheduler.wake_range(start, end)
 
     # ------------------------------------------------------------------------------------------------------- observation

@@ -205,11 +205,6 @@ class Entry:
     lead: int
     spans: list[Block]
 
-    def touching(self, other: Block) -> Block:
-        """The span that another one meets; the last one in doubt."""
-        low, high = other.bounds
-        return next((s for s in reversed(self.spans) if s.bounds[0] < high and low < s.bounds[1]), self.spans[-1])
-
 
 class State(NamedTuple):
     """Of some bytes: the access that wrote them last, and those that have read them since, each with its strand."""
@@ -483,8 +478,10 @@ class RaceDetector(Observer):
             return  # a wait has ended without what it waited for, and that is reported
         first, second = log.entries[earlier], log.entries[later]
         here = second.spans[-1]
+        low, high = here.bounds
+        there = [span for span in first.spans if span.bounds[0] < high and low < span.bounds[1]] or first.spans
         race = Race(
-            earlier=replace(first.access, what=machine.span_name(first.agent, first.touching(here))),
+            earlier=replace(first.access, what=machine.span_name(first.agent, there[-1])),
             later=replace(second.access, what=machine.span_name(second.agent, here)),
             missing=log.missing(earlier, later, self._clocks),
             context=self._context(earlier, later),

@@ -119,7 +119,8 @@ class SimulatedStream:
         check_arguments(kernel.__name__, kernel.arg_names, args)
         given = self._interpreter.arguments(kernel, args)
         file, lines = inspect.getsourcefile(kernel.fn) or "", kernel.fn.__globals__.get(LINES, ())
-        tensors = _tensors(args)
+        plain = {name: value.tensor if isinstance(value, Descriptor) else value for name, value in args.items()}
+        tensors = [(name, value) for name, value in plain.items() if isinstance(value, torch.Tensor)]
         named = tuple(Argument(name, *extent(t), t.element_size()) for name, t in tensors if t.numel())
         launch = Launch(kernel.fn.__name__, file, workers, named, lines)
         self._run_kernel(kernel, launch, tensors, given)
@@ -197,7 +198,7 @@ class SimulatedStream:
         if local:
             agent.clock = self._sm("copy within the GPU: it", small=True)
         begin, nbytes = agent.clock, target.numel() * target.element_size()
-        with machine.copying(agent, *(extent(target) if nbytes else (0, 0))):
+        with machine.writing(agent, *(extent(target) if nbytes else (0, 0))):
             for to, start in zip(_pieces(target), _pieces(source), strict=True):
                 machine.scheduler.switch()
                 machine.observe(agent, start, writes=False)
@@ -279,8 +280,3 @@ def poison(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """NaN, or -1 for integers, by which whoever reads what nobody has written, or leaves some of it out, is found out."""
     nbytes = math.prod(shape) * dtype.itemsize
     return torch.full((nbytes,), 0xFF, dtype=torch.uint8, device="cpu").view(dtype).view(tuple(shape))
-
-
-def _tensors(args: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
-    plain = {name: value.tensor if isinstance(value, Descriptor) else value for name, value in args.items()}
-    return [(name, value) for name, value in plain.items() if isinstance(value, torch.Tensor)]
