@@ -114,9 +114,6 @@ class Recording(Observer):
             agent, "await", name, place.rank, place.slot, index, value=target.number, wide=wide, ordered=poll.acquire
         )
 
-    def barrier(self, agent: Agent) -> None:
-        self.races.barrier(agent)
-
     def fence(self, agent: Agent, meaning: str) -> None:
         if meaning == "bulk_store_wait":
             self._add(agent, "drain", "", agent.rank, None, 0)

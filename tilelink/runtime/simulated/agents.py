@@ -457,11 +457,10 @@ class StoreBuffer:
         """A program sees its own stores, and stores to the same bytes stay in order."""
         self._apply(agent, lambda p: p.low < high and low < p.high)
 
-    def barrier(self, agent: Agent) -> None:
-        self._advance(agent, "threads", "covered")
-
     def fence(self, agent: Agent, meaning: str) -> None:
-        if meaning == "bulk_store_wait":
+        if meaning == "barrier":
+            self._advance(agent, "threads", "covered")
+        elif meaning == "bulk_store_wait":
             self._advance(agent, "bulk", "threads")
         elif meaning == "system_fence":
             self._apply(agent, lambda p: p.stage != "bulk")

@@ -144,7 +144,7 @@ class Builder(stock.InterpreterBuilder):
         if isinstance(span, Block) and self.machine.memory.find(*span.bounds, agent.rank) is None:
             span = Scatter(span.addresses, span.itemsize)
         region = self.machine.reach(agent, span, what)
-        self.machine.charge(agent, region, span.nbytes)
+        agent.clock += self.machine.costs.accessed(span.nbytes, region.home not in (None, agent.rank))
         return agent, dtype, span, region
 
     def _interrupt(self, agent: Agent, addresses: np.ndarray) -> None:
@@ -196,7 +196,7 @@ class Builder(stock.InterpreterBuilder):
         first = int(desc.base.data.item()) + sum(at * s for at, s in zip(low, strides, strict=True))
         block = Block(first, shape, strides, dtype.itemsize)
         region = self.machine.reach(agent, block, what)
-        self.machine.charge(agent, region, block.nbytes)
+        agent.clock += self.machine.costs.accessed(block.nbytes, region.home not in (None, agent.rank))
         inner = tuple(slice(at - o, h - o) for at, h, o in zip(low, high, offsets, strict=True))
         return block, _view(block, region, dtype), inner
 
@@ -296,8 +296,7 @@ class Builder(stock.InterpreterBuilder):
 
     # -------------------------------------------------------------------------------------------------------- ordering
     def create_barrier(self) -> None:
-        self.machine.stores.barrier(self.scheduler.running())
-        self.machine.observer.barrier(self.scheduler.running())
+        self._fence("barrier")
 
     def create_inline_asm(self, asm: str, constraints: str, values: list[Handle], *rest: Any) -> SimpleNamespace:
         agent = self.scheduler.running()
@@ -307,9 +306,12 @@ class Builder(stock.InterpreterBuilder):
             return _operation(agent.worker or 0)
         if asm not in MEANING or values:
             raise self.machine.refusal(f"the assembly `{asm}`", "use the fences of tilelink.device")
-        self.machine.stores.fence(agent, MEANING[asm])
-        self.machine.observer.fence(agent, MEANING[asm])
+        self._fence(MEANING[asm])
         return _operation()
+
+    def _fence(self, meaning: str) -> None:
+        self.machine.stores.fence(self.scheduler.running(), meaning)
+        self.machine.observer.fence(self.scheduler.running(), meaning)
 
     def create_assert(self, condition: Handle, message: str, *rest: Any) -> None:
         if not condition.data.all():

@@ -306,7 +306,9 @@ def _short(compute: Binary, long_way: Binary, *, elements: tuple[str, ...] = _WH
         found = known.get(key)
         if found is None or (key[1] is int and right not in _SMALL):
             made = long_way(left, right, *args, **kwargs)
-            step = _step(left) if pointers else None
+            step = None  # bytes from what a pointer points to to what follows it
+            if pointers and isinstance(left.dtype, tl.pointer_type):
+                step = np.uint64(max(1, left.dtype.element_ty.primitive_bitwidth // 8))
             small = elements is _WHOLE and key[1] is int and right in _SMALL
             if not ((step or _element(left) in elements) and (small or _element(right) in elements)):
                 return made
@@ -332,12 +334,6 @@ def _element(value: Any) -> str:
     """The name of the elements' type; empty for what is no tensor."""
     ty: Any = value.dtype if isinstance(value, tl.tensor) else None
     return "" if ty is None else ty.name
-
-
-def _step(value: Any) -> np.uint64 | None:
-    """Bytes from what a pointer points to to what follows it; None for what is no pointer."""
-    ty: Any = value.dtype
-    return np.uint64(max(1, ty.element_ty.primitive_bitwidth // 8)) if isinstance(ty, tl.pointer_type) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

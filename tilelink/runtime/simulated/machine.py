@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType
 from typing import Literal
@@ -72,11 +72,8 @@ class Observer:
     def look(self, agent: Agent, span: Span) -> None:
         """`agent` has loaded flags each of which says that it has come."""
 
-    def barrier(self, agent: Agent) -> None:
-        """A barrier of all threads of one program."""
-
     def fence(self, agent: Agent, meaning: str) -> None:
-        """`meaning` is a value of `tilelink.device.fences.MEANING`."""
+        """`meaning` is a value of `tilelink.device.fences.MEANING`, or "barrier": of all threads of one program."""
 
     def freed(self, start: int, end: int) -> None:
         """Memory was given back; its addresses may come again."""
@@ -179,10 +176,6 @@ class Machine:
             hint="look at the offsets and masks of the access, and at the arguments of the launch",
         )
 
-    def charge(self, agent: Agent, region: Region, nbytes: int) -> None:
-        """Let an access take its time."""
-        agent.clock += self.costs.accessed(nbytes, region.home is not None and region.home != agent.rank)
-
     # ------------------------------------------------------------------------------------------------------------ flags
     def poll(self, address: int, region: Region, size: int) -> None:
         """The running agent is about to read a flag that others write."""
@@ -282,12 +275,11 @@ class Machine:
 
     def span_name(self, agent: Agent, span: Block) -> str:
         """`rows[64:128, 0:64] of rank 2`."""
-        region = self.memory.find(*span.bounds)
-        home = region.home if region is not None else agent.rank
-        # A peer's memory goes by the name of one's own at the same place.
-        mine = next((p for p in region.peers if p.home == agent.rank), region) if region is not None else None
-        shift = mine.start - region.start if region is not None and mine is not None else 0
-        own = Block(span.address + shift, span.shape, span.strides, span.itemsize)
+        region, home, own = self.memory.find(*span.bounds), agent.rank, span
+        if region is not None:
+            # A peer's memory goes by the name of one's own at the same place.
+            mine = next((p for p in region.peers if p.home == agent.rank), region)
+            home, own = region.home, replace(span, address=span.address + mine.start - region.start)
         there = self.names.get(agent.rank if home is None else home, {})
         name = named(agent.launch.arguments, own) if agent.launch is not None else None
         name = name or named(there.values(), span)

@@ -326,15 +326,13 @@ class RaceDetector(Observer):
             for row in self._clocks.strands(agent).rows:
                 self._clocks.learn(row, mark)
 
-    def barrier(self, agent: Agent) -> None:
-        s = self._clocks.strands(agent)
-        both = self._clocks.snapshot(s.threads, s.leader)
-        self._clocks.learn(s.threads, both)
-        self._clocks.learn(s.leader, both)
-
     def fence(self, agent: Agent, meaning: str) -> None:
         s = self._clocks.strands(agent)
-        if meaning == "proxy_fence":
+        if meaning == "barrier":
+            both = self._clocks.snapshot(s.threads, s.leader)
+            self._clocks.learn(s.threads, both)
+            self._clocks.learn(s.leader, both)
+        elif meaning == "proxy_fence":
             self._clocks.tell(s.threads, s.bulk)
         elif meaning == "bulk_store_wait":
             self._clocks.tell(s.bulk, s.threads)
