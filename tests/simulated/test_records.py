@@ -12,7 +12,6 @@ from tests.simulated.programs import Problem, pull, push
 from tilelink import cost
 from tilelink.runtime.simulated import Observer, Record, Recorder, simulate
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
-from tilelink.runtime.simulated.machine import Machine
 
 SLOW_LINKS = replace(cost.H200, push=500.0, pull=500.0, link=500.0)
 
@@ -105,9 +104,6 @@ class Counting(Observer):
         self.fences: list[str] = []
         self.order: set[tuple[str, str]] = set()
         self.places: set[tuple[str, int]] = set()
-
-    def attached(self, machine: Machine) -> None:
-        self.machine = machine
 
     def mark(self, agent: Agent) -> object:
         return agent.name

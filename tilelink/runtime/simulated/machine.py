@@ -42,14 +42,17 @@ from tilelink.runtime.simulated.scheduler import Scheduler, StandstillError, wai
 
 
 class Observer:
-    """Override what is of interest; as it is, it sees nothing.
+    """Override what is of interest; as it is, it sees nothing. `machine`: of the run.
 
     Agents with the same rank, stream and worker number are one line of execution, launched again and again. All calls
     come in an order in which the run could have happened; what is ordered for certain is what the calls say.
     """
 
+    machine: Machine
+
     def attached(self, machine: Machine) -> None:
         """The run begins. `machine.place(agent)` tells the emitted line, `machine.name_of` what an address is."""
+        self.machine = machine
 
     def mark(self, agent: Agent) -> object:
         """Everything `agent` has done so far, for `after`."""

@@ -12,7 +12,7 @@ import numpy as np
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Launch, Proxy, Span
-from tilelink.runtime.simulated.machine import Machine, Observer
+from tilelink.runtime.simulated.machine import Observer
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
 Missing = Literal["signal", "release", "acquire", "scope", "count", "barrier", "proxy fence", "bulk store wait"]
@@ -313,9 +313,6 @@ class RaceDetector(Observer):
         self._log = AccessLog()
         self._found: set[tuple[object, ...]] = set()
 
-    def attached(self, machine: Machine) -> None:
-        self._machine = machine
-
     # ------------------------------------------------------------------------------------------------------------- order
     def mark(self, agent: Agent) -> object:
         return self._clocks.snapshot(*self._clocks.strands(agent).rows)
@@ -454,7 +451,7 @@ class RaceDetector(Observer):
         self, agent: Agent, s: Strands, row: int, kind: Literal["load", "store"], proxy: Proxy, span: Span
     ) -> int:
         log, rows = self._log, self._clocks.rows
-        function, line = self._machine.place(agent)
+        function, line = self.machine.place(agent)
         clock, lead = int(rows[row, row]), int(rows[s.leader, s.leader])
         key, outlined = (row, clock, lead, line, kind, proxy), outline(span)
         number = log.alike.get(key)
@@ -471,7 +468,7 @@ class RaceDetector(Observer):
 
     # ---------------------------------------------------------------------------------------------------------- reporting
     def _race(self, earlier: int, later: int) -> None:
-        log, machine = self._log, self._machine
+        log, machine = self._log, self.machine
         if machine.gave_up:
             return  # a wait has ended without what it waited for, and that is reported
         first, second = log.entries[earlier], log.entries[later]
@@ -503,5 +500,5 @@ class RaceDetector(Observer):
         )
 
     def _names(self, agent: Agent, atomics: list[Atomic]) -> str:
-        names = dict.fromkeys(self._machine.name_of(agent, a.address) for a in reversed(atomics))
+        names = dict.fromkeys(self.machine.name_of(agent, a.address) for a in reversed(atomics))
         return ", ".join(list(names)[:4])

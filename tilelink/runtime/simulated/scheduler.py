@@ -309,18 +309,16 @@ def search(run: Callable[[Turns], object], *, preemptions: int, limit: int) -> S
     What `run` raises comes out, with the policy that `simulate` has noted on it.
     """
     todo: deque[tuple[int, ...]] = deque([()])
-    runs = 0
-    while todo:
-        if runs == limit:
-            return Searched(runs, complete=False)
+    for runs in range(limit):
+        if not todo:
+            return Searched(runs, complete=True)
         at = todo.popleft()
         turns = Preemptions(at)
         run(turns)
-        runs += 1
         if len(at) < preemptions:
             first = at[-1] + 1 if at else 0
             todo.extend((*at, point) for point in range(first, turns.points))
-    return Searched(runs, complete=True)
+    return Searched(limit, complete=not todo)
 
 
 _PACKAGE = str(Path(__file__).parents[2]) + "/"

@@ -135,13 +135,7 @@ class SimulatedStream:
         regions = [machine.memory.add(t, agent.rank, name) for name, t in tensors]
         machine.names.setdefault(agent.rank, {}).update({(a.start, a.end): a for a in launch.arguments})
         machine.opened(*(t for _, t in tensors))
-        function = self._interpreter.function(kernel)
-
-        def body() -> None:
-            with interpreting(kernel, machine.codes):
-                function(**given)
-
-        workers = [self._start(launch, number, body) for number in range(launch.workers)]
+        workers = [self._start(kernel, launch, given, number) for number in range(launch.workers)]
         machine.scheduler.block(
             launch,
             lambda: f"{launch.running} of {launch.workers} workers of {launch.kernel} have not ended",
@@ -154,7 +148,7 @@ class SimulatedStream:
                 machine.memory.drop(region, agent.rank)
         machine.record("end", kernel=launch.kernel)
 
-    def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
+    def _start(self, kernel: Any, launch: Launch, given: dict[str, Any], number: int) -> Agent:
         machine, small = self._machine, launch.kernel == AWAIT_FLAG
         clock = self._sm(f"launch of {launch.kernel}: worker {number}", small=small)
         worker = Agent(self.agent.rank, self.agent.stream, number, launch, clock)
@@ -162,8 +156,8 @@ class SimulatedStream:
         def work() -> None:
             machine.record("launch")
             # A GPU computes nan and inf without a word.
-            with np.errstate(all="ignore"):
-                body()
+            with np.errstate(all="ignore"), interpreting(kernel, machine.codes):
+                self._interpreter.function(kernel)(**given)
             machine.stores.arrive(worker)
             machine.record("end")
             launch.running -= 1
