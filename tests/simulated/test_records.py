@@ -40,7 +40,6 @@ def test_every_worker_has_a_beginning_and_an_end() -> None:
             assert [r.time for r in records] == sorted(r.time for r in records)
             waits = [r.what for r in records if r.what in ("wait", "resume")]
             assert waits == ["wait", "resume"] * (len(waits) // 2)
-    assert [r.step for r in recorder.records] == list(range(len(recorder.records)))
 
 
 def test_records_name_functions_and_lines_of_the_emitted_file() -> None:

@@ -275,7 +275,7 @@ class Agent:
     worker: int | None = None
     launch: Launch | None = None
     clock: float = 0.0
-    coroutine: greenlet | Host | None = None
+    coroutine: greenlet | Host = field(init=False)
     awaits: Callable[[], str] | None = None
     """Says in the report what it waits for."""
     polled: tuple[int, object] | None = None

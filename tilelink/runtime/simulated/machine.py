@@ -90,14 +90,13 @@ What = Literal["launch", "wait", "resume", "signal", "copy", "compute", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that happened, in the order in which it happened (`step`).
+    """One thing that happened. Records are kept in the order in which it did.
 
     `time`, `until`: simulated microseconds; they differ for a copy and for a library function. `stream`: 0 is the main stream,
     side stream i is i + 1. `worker`: None for what a stream itself does. `kernel`: the launched function; `function`: the
     innermost function of the emitted file, `line` its line (0: not in an emitted file). `detail`: the flag or buffer and values.
     """
 
-    step: int
     time: float
     until: float
     rank: int
@@ -354,7 +353,6 @@ class Machine:
         function, line = self.place(agent)
         self.recorder.records.append(
             Record(
-                step=len(self.recorder.records),
                 time=agent.clock if since is None else since,
                 until=agent.clock,
                 rank=agent.rank,

@@ -221,7 +221,6 @@ class Scheduler:
                     self.wake(key)
             agent = self._turns.next()
             self.current = agent
-            assert agent.coroutine is not None
             agent.coroutine.switch()
             if agent.coroutine.dead:
                 self.moves += 1
@@ -237,7 +236,6 @@ class Scheduler:
         self.current = None
 
     def _end(self, agent: Agent) -> None:
-        assert agent.coroutine is not None
         self.current = agent
         agent.coroutine.throw()
 
@@ -377,7 +375,6 @@ class StandstillError(TilelinkError):
 
 def waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
     """Where an agent waits; `codes` are those of all Triton functions that ever ran."""
-    assert agent.coroutine is not None
     launch, frame = agent.launch, agent.coroutine.gr_frame
     inside, scalars = list[FrameType](), dict[str, int | None]()
     if launch is not None:
