@@ -281,10 +281,9 @@ class Agent:
     polled: tuple[int, object] | None = None
     """Address and value of the last poll, if nothing was accessed since; of several flags the first one's, and what all hold."""
     target: Target | None = None
-    looking: bool = False
-    """Whether it looks at the clock between two polls: the accesses that this takes are nothing that happens."""
-    peeking: bool = False
-    """Whether it loads flags that may not have come yet: who uses them says so (`Observer.look`)."""
+    looks: Literal["", "at the clock", "at flags"] = ""
+    """What it does between two polls, or to poll: accesses that are nothing that happens. Flags may not have come yet: who uses
+    them says so (`Observer.look`)."""
 
     @property
     def name(self) -> str:

@@ -102,7 +102,7 @@ class Builder(stock.InterpreterBuilder):
             self._interrupt(agent, ptr.data)
         if span is not None:
             self.machine.stores.settle(agent, *span.bounds)
-            if not agent.peeking:
+            if agent.looks != "at flags":
                 self.machine.observer.load(agent, span, "threads")
         ty = ptr.get_element_ty()
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:

@@ -163,11 +163,11 @@ class Interpreter:
             if span is not None:
                 self.machine.look(span)
             agent = self.machine.scheduler.running()
-            agent.looking, agent.peeking = True, flags
+            agent.looks = "at flags" if flags else "at the clock"
             try:
                 return fn(*args)
             finally:
-                agent.looking = agent.peeking = False
+                agent.looks = ""
 
         return look
 

@@ -182,7 +182,7 @@ class Machine:
     def poll(self, address: int, region: Region, size: int) -> None:
         """The running agent is about to read a flag that others write."""
         agent = self.scheduler.running()
-        if not agent.looking:
+        if not agent.looks:
             text = partial(self._awaited, agent, address, region, size)
             self._poll(agent, address, partial(region.word, address, size), partial(self.scheduler.park, address, text))
 
@@ -256,7 +256,7 @@ class Machine:
 
     def moved(self, agent: Agent) -> None:
         """The agent has done something that is not a repeated poll."""
-        if agent.looking:
+        if agent.looks:
             return
         if agent.polled is not None:
             if agent.target is None:
