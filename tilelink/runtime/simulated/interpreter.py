@@ -116,8 +116,10 @@ class Interpreter:
 
         def wait(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
-            address, target = int(given["flag"].handle.data.item()), _integer(given["value"])
-            with self.machine.waiting(Target(address, "=" if _integer(given["cmp"]) == _CMP_EQ else ">=", target)):
+            address, target = int(given["flag"].handle.data.item()), operator.index(given["value"])
+            with self.machine.waiting(
+                Target(address, "=" if operator.index(given["cmp"]) == _CMP_EQ else ">=", target)
+            ):
                 return fn(*args, **kwargs)
 
         return wait
@@ -143,7 +145,7 @@ class Interpreter:
         the first that does not."""
 
         def load(words: Any, number: Any, mask: Any, *rest: Any) -> Any:
-            span, machine, wanted = _live_words(words, mask), self.machine, _integer(number) & NUMBER
+            span, machine, wanted = _live_words(words, mask), self.machine, operator.index(number) & NUMBER
             if span is None:
                 return fn(words, number, mask, *rest)
             with machine.waiting(Target(span.bounds[0], "of call", wanted)):
@@ -212,7 +214,7 @@ class Interpreter:
         """Checks the promise: compiled code would access memory wrongly where it is broken."""
         promised = values.value if isinstance(values, tl.constexpr) else values
         if isinstance(value, tl.tensor) and value.handle.data.size == 1 and isinstance(promised, int):
-            actual = int(value.handle.data.item())
+            actual = operator.index(value)
             if actual % promised:
                 raise self.machine.diagnostic(
                     "TL505",
@@ -236,12 +238,6 @@ def _live_words(words: Any, mask: Any) -> Span | None:
     pointers = words.handle.data
     live = np.broadcast_to(mask.handle.data, pointers.shape) if isinstance(mask, tl.tensor) else None
     return span_of(pointers, live, pointers.dtype.itemsize)
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, tl.tensor):
-        return int(value.handle.data.item())
-    return int(value.value if isinstance(value, tl.constexpr) else value)
 
 
 def _wide(combine: Callable[..., Any]) -> Callable[..., Any]:

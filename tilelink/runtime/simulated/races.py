@@ -103,17 +103,12 @@ class RaceError(TilelinkError):
 # scalar atomics, and the bulk copies (TMA), which are a memory client of their own.
 
 
-@dataclass(frozen=True, slots=True)
-class Strands:
+class Strands(NamedTuple):
     """The rows of one agent; the same one three times where it is no program."""
 
     threads: int
     leader: int
     bulk: int
-
-    @property
-    def rows(self) -> set[int]:
-        return {self.threads, self.leader, self.bulk}
 
 
 class Clocks:
@@ -315,12 +310,12 @@ class RaceDetector(Observer):
 
     # ------------------------------------------------------------------------------------------------------------- order
     def mark(self, agent: Agent) -> object:
-        return self._clocks.snapshot(*self._clocks.strands(agent).rows)
+        return self._clocks.snapshot(*set(self._clocks.strands(agent)))
 
     def after(self, agent: Agent, marks: Iterable[object]) -> None:
         for mark in marks:
             assert isinstance(mark, np.ndarray)
-            for row in self._clocks.strands(agent).rows:
+            for row in set(self._clocks.strands(agent)):
                 self._clocks.learn(row, mark)
 
     def fence(self, agent: Agent, meaning: str) -> None:
