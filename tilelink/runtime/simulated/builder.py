@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +35,10 @@ NARROW = {
 """Triton's name of a type whose values are kept as bits -> torch's type."""
 
 
+_own = partial(np.require, requirements=["C", "W"])
+"""Values, contiguous and writable: torch warns about views it may not write to."""
+
+
 def widen(bits: np.ndarray, name: str) -> np.ndarray:
     """Values of Triton type `name` in a type that numpy computes with: bits become float32, the rest stays."""
     if name == "bf16":
@@ -53,17 +58,11 @@ def narrow(values: np.ndarray, name: str) -> np.ndarray:
     return wide.clamp(-top, top).to(ty).view(torch.uint8).numpy()
 
 
-def _own(values: np.ndarray) -> np.ndarray:
-    """Contiguous and writable: torch warns about views it may not write to."""
-    own = np.ascontiguousarray(values)
-    return own if own.flags.writeable else own.copy()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The builder.
 
 Handle = stock.TensorHandle
-_NATIVE = stock.InterpreterBuilder.ir_sem_to_interpreter_sem
+T = TypeVar("T")
 _ACQUIRES = (ir.MEM_SEMANTIC.ACQUIRE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
 _RELEASES = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
 
@@ -208,12 +207,9 @@ class Builder(stock.InterpreterBuilder):
         if ptr.data.size > 1 and sem in _RELEASES:
             return self._one_by_one(op, ptr, val, mask, sem, scope)
 
-        def run() -> np.ndarray:
-            kind = stock.InterpreterBuilder.ir_rmw_op_to_interpreter_rmw_op[op]
-            return native.atomic_rmw(kind, ptr.data, val.data, mask.data, _NATIVE[sem])
-
         poll = op == ir.ATOMIC_OP.ADD and val.data.size == 1 and not val.data.item()
-        return Handle(self._atomic(ptr, mask.data, sem, scope, run, writes=not poll), val.dtype.scalar)
+        run = partial(super().create_atomic_rmw, op, ptr, val, mask, sem, scope)
+        return self._atomic(ptr, mask.data, sem, scope, run, writes=not poll)
 
     def _one_by_one(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         """Signals of several lanes: each is seen, or not yet, by itself."""
@@ -226,25 +222,17 @@ class Builder(stock.InterpreterBuilder):
         return Handle(old, val.dtype.scalar)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
-        def run() -> np.ndarray:
-            return native.atomic_cas(ptr.data, cmp.data, val.data, _NATIVE[sem])
-
-        return Handle(self._atomic(ptr, None, sem, scope, run, writes=True), cmp.dtype.scalar)
+        run = partial(super().create_atomic_cas, ptr, cmp, val, sem, scope)
+        return self._atomic(ptr, None, sem, scope, run, writes=True)
 
     def create_atomic_load(self, ptr: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         ty = ptr.get_element_ty()
         dtype = stock._get_np_dtype(ty)
-
-        def run() -> np.ndarray:
-            return native.load(ptr.data, mask.data, np.zeros(ptr.data.shape, dtype), dtype)
-
+        run = partial(native.load, ptr.data, mask.data, np.zeros(ptr.data.shape, dtype), dtype)
         return Handle(self._atomic(ptr, mask.data, sem, scope, run, writes=False), ty)
 
     def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
-        def run() -> np.ndarray:
-            native.store(ptr.data, val.data, mask.data)
-            return val.data
-
+        run = partial(native.store, ptr.data, val.data, mask.data)
         self._atomic(ptr, mask.data, sem, scope, run, writes=True)
 
     def create_atomic_poll(self, ptr: Handle, expected: Handle, timeout_ns: Any, sem: Any, scope: Any) -> Handle:
@@ -256,8 +244,8 @@ class Builder(stock.InterpreterBuilder):
         return mask
 
     def _atomic(
-        self, ptr: Handle, mask: np.ndarray | None, sem: Any, scope: Any, run: Callable[[], np.ndarray], *, writes: bool
-    ) -> np.ndarray:
+        self, ptr: Handle, mask: np.ndarray | None, sem: Any, scope: Any, run: Callable[[], T], *, writes: bool
+    ) -> T:
         """What `run` gives. `writes`: it may change what it reads, and is no poll."""
         machine, agent, ty = self.machine, self.scheduler.running(), ptr.get_element_ty()
         if ty == tl.bfloat16:

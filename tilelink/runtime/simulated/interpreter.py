@@ -214,7 +214,7 @@ class Interpreter:
         """Checks the promise: compiled code would access memory wrongly where it is broken."""
         promised = values.value if isinstance(values, tl.constexpr) else values
         if isinstance(value, tl.tensor) and value.handle.data.size == 1 and isinstance(promised, int):
-            actual = operator.index(value)
+            actual = int(value.handle.data.item())
             if actual % promised:
                 raise self.machine.diagnostic(
                     "TL505",
@@ -264,11 +264,9 @@ def _wide(combine: Callable[..., Any]) -> Callable[..., Any]:
 # nothing but the types of the two sides: where these are signed integers or truth values, or the left one is a pointer, it is
 # looked up once. Everything else goes the long way.
 
-Binary = Callable[..., Any]
-
 _WHOLE = ("int32", "int64")
 _SMALL = range(-(1 << 31), 1 << 31)
-_ARITHMETIC: dict[str, Binary] = {
+_ARITHMETIC: dict[str, Function] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -277,7 +275,7 @@ _ARITHMETIC: dict[str, Binary] = {
 }
 
 
-def short_forms() -> dict[tuple[Any, str], partial[Binary]]:
+def short_forms() -> dict[tuple[Any, str], partial[Function]]:
     """Method of `tl.tensor`, or function of a module -> what makes its short form out of its long one."""
     comparisons = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
     made = {f"__{name}__": partial(_short, compute) for name, compute in (_ARITHMETIC | comparisons).items()}
@@ -290,7 +288,9 @@ def short_forms() -> dict[tuple[Any, str], partial[Binary]]:
     return functions | {(tl.tensor, name): short for name, short in made.items()}
 
 
-def _short(compute: Binary, long_way: Binary, *, elements: tuple[str, ...] = _WHOLE, pointers: bool = False) -> Binary:
+def _short(
+    compute: Function, long_way: Function, *, elements: tuple[str, ...] = _WHOLE, pointers: bool = False
+) -> Function:
     """`compute`, once the long way has shown which type the result has for two sides of these types.
 
     `elements`: of both sides, where a small number may be on the right of whole ones. `pointers`: they may be on the left.
@@ -338,10 +338,8 @@ def _element(value: Any) -> str:
 # Each tensor gets its shape as a tuple of constants with types, and each block type checks its shape and writes its name.
 # Both depend on the shape and on the elements' type alone, and nobody changes them.
 
-Init = Callable[..., None]
 
-
-def derived_once(slow: Init, fresh: str, key: Callable[[Any, Any], object]) -> Init:
+def derived_once(slow: Function, fresh: str, key: Callable[[Any, Any], object]) -> Function:
     """An `__init__` of two arguments, which gives an object what the first one with that `key` got, and its own attribute
     `fresh`, the first argument. A `key` of None: nothing is known."""
     known: dict[object, dict[str, Any]] = {}
