@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -57,7 +56,7 @@ class SimulatedBackend(Backend):
         self.rank = self.members.index(host.rank)
         self.ranks = len(self.members)
         reach = machine.between(self.members)
-        self.topology: Topology = dataclasses.replace(machine.topology, ranks=self.ranks, reach=reach)
+        self.topology: Topology = replace(machine.topology, ranks=self.ranks, reach=reach)
         self._machine = machine
         self._interpreter = interpreter
         self._meetings = meetings

@@ -205,21 +205,17 @@ class Builder(stock.InterpreterBuilder):
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         if ptr.data.size > 1 and sem in _RELEASES:
-            return self._one_by_one(op, ptr, val, mask, sem, scope)
+            # Signals of several lanes: each is seen, or not yet, by itself.
+            old, live = np.zeros_like(val.data), Handle(np.ones(1, dtype=bool), tl.int1)
+            for lane in np.argwhere(mask.data):
+                at = tuple(lane)
+                one, value = (Handle(h.data[at].reshape(1), h.dtype.scalar) for h in (ptr, val))
+                old[at] = self.create_atomic_rmw(op, one, value, live, sem, scope).data.item()
+            return Handle(old, val.dtype.scalar)
 
         poll = op == ir.ATOMIC_OP.ADD and val.data.size == 1 and not val.data.item()
         run = partial(super().create_atomic_rmw, op, ptr, val, mask, sem, scope)
         return self._atomic(ptr, mask.data, sem, scope, run, writes=not poll)
-
-    def _one_by_one(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        """Signals of several lanes: each is seen, or not yet, by itself."""
-        old = np.zeros_like(val.data)
-        for lane in np.argwhere(mask.data):
-            at = tuple(lane)
-            one, value = (Handle(h.data[at].reshape(1), h.dtype.scalar) for h in (ptr, val))
-            live = Handle(np.ones(1, dtype=bool), tl.int1)
-            old[at] = self.create_atomic_rmw(op, one, value, live, sem, scope).data.item()
-        return Handle(old, val.dtype.scalar)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
         run = partial(super().create_atomic_cas, ptr, cmp, val, sem, scope)

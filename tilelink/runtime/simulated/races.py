@@ -11,7 +11,7 @@ import numpy as np
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.memory import WORD
-from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Launch, Proxy, Span
+from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Launch, Proxy, Scatter, Span
 from tilelink.runtime.simulated.machine import Observer
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
@@ -123,7 +123,12 @@ class Clocks:
         """Workers of the same number on one stream are one: their launches are in order."""
         found = self._strands.get(agent.place)
         if found is None:
-            rows = [self._add()] * 3 if agent.worker is None else [self._add() for _ in range(3)]
+            count = 1 if agent.worker is None else 3
+            if self._count + count > len(self.rows):
+                self.rows = np.pad(self.rows, (0, len(self.rows)))
+            rows = [self._count + strand % count for strand in range(3)]
+            self._count += count
+            self.rows[rows, rows] = 1
             found = self._strands[agent.place] = Strands(*rows)
         return found
 
@@ -144,14 +149,6 @@ class Clocks:
         """`target` goes on after everything that `source` has done."""
         self.learn(target, self.rows[source])
         self.rows[source, source] += 1
-
-    def _add(self) -> int:
-        if self._count == len(self.rows):
-            self.rows = np.pad(self.rows, (0, self._count))
-        row = self._count
-        self._count += 1
-        self.rows[row, row] = 1
-        return row
 
 
 def union(known: np.ndarray | None, more: np.ndarray) -> np.ndarray:
@@ -272,14 +269,6 @@ class AccessLog:
 
     def waits(self, strands: Strands) -> list[Atomic]:
         return [a for _, a in self.atomics.get(strands, ()) if not a.writes or a.acquire]
-
-
-def outline(span: Span) -> Block:
-    """A span that is small to keep: of a scatter, all from its first byte to its last."""
-    if isinstance(span, Block):
-        return span
-    low, high = span.bounds
-    return Block(low, ((high - low) // span.itemsize,), (span.itemsize,), span.itemsize)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -448,17 +437,21 @@ class RaceDetector(Observer):
         log, rows = self._log, self._clocks.rows
         function, line = self.machine.place(agent)
         clock, lead = int(rows[row, row]), int(rows[s.leader, s.leader])
-        key, outlined = (row, clock, lead, line, kind, proxy), outline(span)
+        if isinstance(span, Scatter):
+            # What is small to keep: all from its first byte to its last.
+            low, high = span.bounds
+            span = Block(low, ((high - low) // span.itemsize,), (span.itemsize,), span.itemsize)
+        key = (row, clock, lead, line, kind, proxy)
         number = log.alike.get(key)
         if number is not None:
-            log.entries[number].spans.append(outlined)
+            log.entries[number].spans.append(span)
             return number
         if len(log.entries) > LIMIT:
             log = self._log = AccessLog()
             self._memory.clear()
         log.alike[key] = number = len(log.entries)
         access = Access(agent.rank, agent.name, kind, proxy, function, line, agent.launch)
-        log.entries.append(Entry(agent, access, s, row, clock, lead, [outlined]))
+        log.entries.append(Entry(agent, access, s, row, clock, lead, [span]))
         return number
 
     # ---------------------------------------------------------------------------------------------------------- reporting
