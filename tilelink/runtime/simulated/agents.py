@@ -176,9 +176,10 @@ class Host:
 
     def _run(self) -> None:
         gradients, inference = self._modes
-        with self, torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+        with self:
             self._begin_turn()
-            self._body()
+            with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+                self._body()
 
     def __enter__(self) -> None: ...
 
