@@ -56,7 +56,9 @@ class Runs:
     @staticmethod
     @once
     def of(table: Table, row: Row) -> Runs:
-        shape = (table.ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
+        # A loop without turns has an axis without places, which others do not make one of.
+        lengths = [{1, *(c.shape[k] for c in row.taken)} for k in range(1, row.depth)]
+        shape = (table.ranks, *(0 if 0 in found else max(found) for found in lengths))
         runs = Runs(row, shape, shape, (), row.conditions, row.values)
         while any(c.size > FEW for c in runs.taken):
             counts = [(c, int(np.count_nonzero(c))) for c in runs.taken if c.size > FEW]
