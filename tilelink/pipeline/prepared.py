@@ -172,7 +172,7 @@ class Prepared:
         for k, name in enumerate(self._results):
             out = outs[k] if k < len(outs) else None
             named[name] = self.fresh[k]() if out is None else out
-        return Call(named, int(space.captured or not space.heard), space.backend.main_stream())
+        return Call(named, int(space.captured or not space.heard), space.backend)
 
     def _settle(self, first: Call) -> None:
         slots = range(self.plan.schedule.slots)

@@ -11,7 +11,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
@@ -310,13 +310,17 @@ Value: TypeAlias = "torch.Tensor | Given | ContextOf | Credits | Tile | bool | i
 
 @dataclass(slots=True)
 class Call:
-    """One call: its tensors by name, whether it takes its credits, and the stream that it was made on."""
+    """One call on one rank: its tensors by name, whether it takes its credits, and the stream that it was made on."""
 
     tensors: Mapping[str, torch.Tensor]
     credits: int
-    main: Stream
+    backend: Backend
+    main: Stream = field(init=False)
     parts: dict[str, list[Any]] | None = None
     """What library functions have given for runs of tiles that are not through yet; None: nothing so far."""
+
+    def __post_init__(self) -> None:
+        self.main = self.backend.main_stream()
 
 
 # --------------------------------------------------------------------------------------------------------- pieces of work
@@ -329,9 +333,9 @@ class Launch:
     args: Mapping[str, Value]
     options: KernelOptions
 
-    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
+    def enqueue(self, stream: Stream, call: Call) -> None:
         """Let a stream do it."""
-        args = {name: value_of(value, call, backend) for name, value in self.args.items()}
+        args = {name: value_of(value, call) for name, value in self.args.items()}
         stream.launch(self.kernel, self.workers, args, self.options)
 
 
@@ -350,8 +354,8 @@ class Copy:
     target: View
     source: View
 
-    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
-        stream.copy(*ends_of(self, call, backend))
+    def enqueue(self, stream: Stream, call: Call) -> None:
+        stream.copy(*ends_of(self, call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +365,7 @@ class WaitDoorbell:
     doorbell: torch.Tensor
     times: int = 1
 
-    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
+    def enqueue(self, stream: Stream, call: Call) -> None:
         stream.wait_doorbell(self.doorbell, self.times)
 
 
@@ -371,8 +375,8 @@ class Follow:
 
     other: int
 
-    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
-        stream.wait(stream_of(self.other, call, backend).record())
+    def enqueue(self, stream: Stream, call: Call) -> None:
+        stream.wait(stream_of(self.other, call).record())
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,9 +408,9 @@ class Apply:
 
         return contribute if self.output is None else merge
 
-    def enqueue(self, stream: Stream, call: Call, backend: Backend) -> None:
-        inputs = [view_of(v, call, backend) for v in self.inputs]
-        output = view_of(self.output, call, backend) if self.output is not None else None
+    def enqueue(self, stream: Stream, call: Call) -> None:
+        inputs = [view_of(v, call) for v in self.inputs]
+        output = view_of(self.output, call) if self.output is not None else None
         stream.apply(self.function_in(call), inputs, output)
 
 
@@ -416,25 +420,25 @@ Step: TypeAlias = Callable[[Call], None]
 
 
 # --------------------------------------------------------------------------------------------------------------- resolving
-def tensor_of(what: torch.Tensor | Given | Instance, call: Call, backend: Backend) -> torch.Tensor:
+def tensor_of(what: torch.Tensor | Given | Instance, call: Call) -> torch.Tensor:
     if isinstance(what, Given):
         return call.tensors[what.name]
     if isinstance(what, Instance):
         # The last ranks may have less than this one says that they have.
         mine = call.tensors[what.name]
-        flat = backend.arenas.holding(mine).instance(mine, what.pe)
+        flat = call.backend.arenas.holding(mine).instance(mine, what.pe)
         strides = (math.prod(what.shape[k + 1 :]) for k in range(len(what.shape)))
         return flat.as_strided(what.shape, tuple(strides))
     return what
 
 
-def view_of(view: View, call: Call, backend: Backend) -> torch.Tensor:
-    return tensor_of(view.of, call, backend)[tuple([slice(begin, end) for begin, end in view.box])]
+def view_of(view: View, call: Call) -> torch.Tensor:
+    return tensor_of(view.of, call)[tuple([slice(begin, end) for begin, end in view.box])]
 
 
-def ends_of(work: Copy, call: Call, backend: Backend) -> tuple[torch.Tensor, torch.Tensor]:
+def ends_of(work: Copy, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Target and source of a copy, with as few axes as both allow, the last one without gaps."""
-    target, source = view_of(work.target, call, backend), view_of(work.source, call, backend)
+    target, source = view_of(work.target, call), view_of(work.source, call)
     # One of the two may have an axis of one element more: a slice's, or a tile's that is one position.
     longer = ([axis for axis in zip(t.shape, t.stride(), strict=True) if axis[0] != 1] for t in (target, source))
     axes = merged((size, to, start) for (size, to), (_, start) in zip(*longer, strict=True))
@@ -455,21 +459,21 @@ def merged(axes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     return found
 
 
-def value_of(value: Value, call: Call, backend: Backend) -> Any:
+def value_of(value: Value, call: Call) -> Any:
     """A kernel's argument as `Stream.launch` takes it."""
     if isinstance(value, Credits):
         return call.credits
     if isinstance(value, ContextOf):
-        return backend.arenas.holding(call.tensors[value.name]).along(value.line)
+        return call.backend.arenas.holding(call.tensors[value.name]).along(value.line)
     if isinstance(value, Tile):
-        return Descriptor(value.view(tensor_of(value.tensor, call, backend)), value.block)
+        return Descriptor(value.view(tensor_of(value.tensor, call)), value.block)
     return call.tensors[value.name] if isinstance(value, Given) else value
 
 
-def stream_of(number: int, call: Call, backend: Backend) -> Stream:
-    return call.main if number == MAIN else backend.side_stream(number)
+def stream_of(number: int, call: Call) -> Stream:
+    return call.main if number == MAIN else call.backend.side_stream(number)
 
 
 def plain_step(work: Work, number: int, backend: Backend) -> Step:
     """A step that asks stream `number` anew in every call."""
-    return lambda call: work.enqueue(stream_of(number, call, backend), call, backend)
+    return lambda call: work.enqueue(call.main if number == MAIN else backend.side_stream(number), call)

@@ -157,10 +157,10 @@ class _Preparation:
         step, events = self.backend.step(self._action(path, action), stream, self.first), self.events
         if events is None or isinstance(action, S.Set):
             return step
-        backend, what, detail = self.backend, _DOES.get(type(action), "wait"), self._said(path, action)
+        what, detail = _DOES.get(type(action), "wait"), self._said(path, action)
 
         def traced(call: W.Call) -> None:
-            on = W.stream_of(stream, call, backend)
+            on = W.stream_of(stream, call)
             begin = on.stamp()
             step(call)
             events.streams.append(StreamEvent(stream, path, what, detail, begin, on.stamp()))

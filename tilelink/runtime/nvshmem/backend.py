@@ -279,7 +279,7 @@ class NvshmemBackend(GpuBackend):
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
         """As on all GPUs, but for copies across the network, which are NVSHMEM's."""
-        ends = ends_of(work, first, self) if isinstance(work, Copy) else ()
+        ends = ends_of(work, first) if isinstance(work, Copy) else ()
         if any(self._remote.find(end.data_ptr()) is not None for end in ends):
             return plain_step(work, stream, self)
         return super().step(work, stream, first)

@@ -208,7 +208,7 @@ class GpuBackend(ProcessBackend):
         """Work of a stream with its kernel loaded, its arguments laid out and its addresses known where they stay."""
         if torch.version.hip and not isinstance(work, Launch):
             return plain_step(work, stream, self)
-        return settled(work, stream, self, self.launcher, first)
+        return settled(work, stream, self.launcher, first)
 
     def capturing(self) -> bool:
         return torch.cuda.is_current_stream_capturing()

@@ -106,7 +106,7 @@ class Packed:
     tensor's map.
     """
 
-    def __init__(self, backend: W.Backend, first: W.Call, compiled: Any, workers: int) -> None:
+    def __init__(self, first: W.Call, compiled: Any, workers: int) -> None:
         metadata = compiled.metadata
         threads = metadata.num_warps * metadata.target.warp_size
         self.function: int = compiled.function
@@ -115,7 +115,7 @@ class Packed:
         self.pointers: list[tuple[Any, str]] = []
         self.contexts: list[tuple[Any, str, tuple[int, ...] | None]] = []
         self.maps: list[tuple[int, str, TensorMaps]] = []
-        self._backend, self._first = backend, first
+        self._first = first
         self._described: Iterator[Mapping[str, Any]] = iter(metadata.tensordesc_meta or ())
         self._addresses: list[int] = []
         self._kept: list[object] = [compiled]
@@ -157,7 +157,7 @@ class Packed:
         metadata = next(self._described, None)
         if metadata is None or metadata.get("is_im2col") or metadata.get("fp4_padded"):
             return False
-        tensor, seen = W.tensor_of(tile.tensor, self._first, self._backend), tile.view
+        tensor, seen = W.tensor_of(tile.tensor, self._first), tile.view
         varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
         if not tensor.numel():
             # No tile of it will be touched, and an empty tensor has no address.
@@ -179,14 +179,14 @@ class Packed:
         self._kept.append(kept)
 
 
-def pack(work: W.Launch, backend: W.Backend, launcher: Launcher, first: W.Call) -> Packed | None:
+def pack(work: W.Launch, launcher: Launcher, first: W.Call) -> Packed | None:
     """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
-    args = {name: W.value_of(value, first, backend) for name, value in work.args.items()}
+    args = {name: W.value_of(value, first) for name, value in work.args.items()}
     compiled, _ = launcher.load(work.kernel, work.workers, args, work.options)
     kinds = compiled.src.signature
     if torch.version.hip or not by_grid_alone(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
         return None
-    packed = Packed(backend, first, compiled, work.workers)
+    packed = Packed(first, compiled, work.workers)
     if not all(packed.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
         return None
     packed.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none

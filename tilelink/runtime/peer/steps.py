@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from triton import knobs
@@ -17,38 +18,38 @@ from tilelink.runtime.peer.packing import pack
 from tilelink.runtime.peer.streams import Launcher, copy_pieces, pieces, require_gpu
 
 
-def settled(work: W.Work, number: int, backend: W.Backend, launcher: Launcher, first: W.Call) -> W.Step:
+def settled(work: W.Work, number: int, launcher: Launcher, first: W.Call) -> W.Step:
     """The step of `work` on stream `number`."""
     if isinstance(work, W.Launch):
-        return _launch(work, number, backend, launcher, first)
+        return _launch(work, number, launcher, first)
     if isinstance(work, W.WaitDoorbell):
-        return _wait_doorbell(work, number, backend)
+        return _wait_doorbell(work, number, first)
     if isinstance(work, W.Follow):
-        return _follow(work, number, backend)
+        return _follow(work, number, first)
     if isinstance(work, W.Apply):
-        return _apply(work, number, backend, first)
-    return _copy(work, number, backend, first)
+        return _apply(work, number, first)
+    return _copy(work, number, first)
 
 
-def _handle(number: int, backend: W.Backend) -> Callable[[W.Call], int]:
+def _handle(number: int, first: W.Call) -> Callable[[W.Call], int]:
     """The stream, as the driver knows it."""
     # Streams of this backend are `CudaStream`s; each launch asks, so that nothing is checked here.
     if number == W.MAIN:
         return lambda call: call.main.handle  # pyright: ignore[reportAttributeAccessIssue]
-    handle: int = backend.side_stream(number).handle  # pyright: ignore[reportAttributeAccessIssue]
+    handle: int = first.backend.side_stream(number).handle  # pyright: ignore[reportAttributeAccessIssue]
     return lambda call: handle
 
 
 # --------------------------------------------------------------------------------------------------------------- launches
-def _launch(work: W.Launch, number: int, backend: W.Backend, launcher: Launcher, first: W.Call) -> W.Step:
-    plain = W.plain_step(work, number, backend)
+def _launch(work: W.Launch, number: int, launcher: Launcher, first: W.Call) -> W.Step:
+    plain = W.plain_step(work, number, first.backend)
     # A call with credits has parameters of its own, and so does one without.
     varies = any(isinstance(value, W.Credits) for value in work.args.values())
-    made = [pack(work, backend, launcher, W.Call(first.tensors, c, first.main)) for c in ((0, 1) if varies else (0,))]
+    made = [pack(work, launcher, replace(first, credits=c)) for c in ((0, 1) if varies else (0,))]
     packed = [p for p in made if p is not None]
     if len(packed) != len(made):
         return plain
-    start, handle, holding = driver.library().cuLaunchKernelEx, _handle(number, backend), backend.arenas.holding
+    start, handle, holding = driver.library().cuLaunchKernelEx, _handle(number, first), first.backend.arenas.holding
     launches = [
         (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters())
         for p in (packed if varies else packed * 2)
@@ -80,12 +81,12 @@ def hooked() -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------- copies
-def _copy(work: W.Copy, number: int, backend: W.Backend, first: W.Call) -> W.Step:
-    ends = W.ends_of(work, first, backend)
+def _copy(work: W.Copy, number: int, first: W.Call) -> W.Step:
+    ends = W.ends_of(work, first)
     require_gpu(*ends)
     parts, sides = pieces(*ends), (work.target.of, work.source.of)
-    target, source = (_address(side, end, backend, first) for side, end in zip(sides, ends, strict=True))
-    handle = _handle(number, backend)
+    target, source = (_address(side, end, first) for side, end in zip(sides, ends, strict=True))
+    handle = _handle(number, first)
     if number == W.MAIN or [part.rows for part in parts] != [1]:
         return lambda call: copy_pieces(parts, target(call), source(call), handle(call))
     copy, stream, (run,) = driver.library().cuMemcpyDtoDAsync_v2, handle(first), parts
@@ -110,26 +111,24 @@ def _copy(work: W.Copy, number: int, backend: W.Backend, first: W.Call) -> W.Ste
     return copy_run
 
 
-def _address(
-    side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, backend: W.Backend, first: W.Call
-) -> Callable[[W.Call], int]:
+def _address(side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, first: W.Call) -> Callable[[W.Call], int]:
     """Where one end of a copy begins."""
     begin = end.data_ptr()
     if isinstance(side, W.Given):
         name, offset = side.name, begin - first.tensors[side.name].data_ptr()
         return lambda call: call.tensors[name].data_ptr() + offset
     if isinstance(side, W.Instance):
-        offset = begin - W.tensor_of(side, first, backend).data_ptr()
-        return lambda call: W.tensor_of(side, call, backend).data_ptr() + offset
+        offset = begin - W.tensor_of(side, first).data_ptr()
+        return lambda call: W.tensor_of(side, call).data_ptr() + offset
     return lambda call: begin
 
 
 # -------------------------------------------------------------------------------------------------------------- libraries
-def _apply(work: W.Apply, number: int, backend: W.Backend, first: W.Call) -> W.Step:
+def _apply(work: W.Apply, number: int, first: W.Call) -> W.Step:
     """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
-    inputs = [_view(v, first, backend) for v in work.inputs]
-    output = _view(work.output, first, backend) if work.output is not None else None
-    stream = backend.side_stream(number)
+    inputs = [_view(v, first) for v in work.inputs]
+    output = _view(work.output, first) if work.output is not None else None
+    stream = first.backend.side_stream(number)
 
     def apply(call: W.Call) -> None:
         written = output(call) if output is not None else None
@@ -138,9 +137,9 @@ def _apply(work: W.Apply, number: int, backend: W.Backend, first: W.Call) -> W.S
     return apply
 
 
-def _view(view: W.View, first: W.Call, backend: W.Backend) -> Callable[[W.Call], torch.Tensor]:
+def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
     if not isinstance(view.of, W.Given):
-        fixed = W.view_of(view, first, backend)
+        fixed = W.view_of(view, first)
         return lambda call: fixed
     name = view.of.name
     if all((0, n) == span for n, span in zip(first.tensors[name].shape, view.box, strict=True)):
@@ -150,10 +149,10 @@ def _view(view: W.View, first: W.Call, backend: W.Backend) -> Callable[[W.Call],
 
 
 # --------------------------------------------------------------------------------------------------- doorbells and events
-def _wait_doorbell(work: W.WaitDoorbell, number: int, backend: W.Backend) -> W.Step:
+def _wait_doorbell(work: W.WaitDoorbell, number: int, first: W.Call) -> W.Step:
     operate = driver.library().cuStreamBatchMemOp_v2
     operations = driver.doorbell_operations(work.doorbell.data_ptr(), work.times)
-    handle, count = _handle(number, backend), len(operations)
+    handle, count = _handle(number, first), len(operations)
 
     def wait(call: W.Call) -> None:
         status = operate(handle(call), count, operations, 0)
@@ -163,10 +162,10 @@ def _wait_doorbell(work: W.WaitDoorbell, number: int, backend: W.Backend) -> W.S
     return wait
 
 
-def _follow(work: W.Follow, number: int, backend: W.Backend) -> W.Step:
+def _follow(work: W.Follow, number: int, first: W.Call) -> W.Step:
     event, library = driver.Event(), driver.library()
     record, wait, point = library.cuEventRecord, library.cuStreamWaitEvent, ctypes.c_void_p(event.handle)
-    handle, other = _handle(number, backend), _handle(work.other, backend)
+    handle, other = _handle(number, first), _handle(work.other, first)
 
     def follow(call: W.Call, _kept: driver.Event = event) -> None:
         status = record(point, other(call)) or wait(handle(call), point, 0)
