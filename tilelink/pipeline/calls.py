@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
-from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import SCALAR, Bound, bind, exact, in_words
-from tilelink.pipeline.choosing import Choice, choose, even, problem_of, undivided
+from tilelink.pipeline.choosing import Choice, choose, even, problem_of
 from tilelink.pipeline.prepared import Prepared, Unfused, bind_here, stated, workspace
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
@@ -66,8 +65,8 @@ class Calls:
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
-        self._choices = Recent[Calls](CHOICES_KEPT)
-        self._variants: dict[Schedule, Calls] = {}
+        self._choices = Recent["Operator"](CHOICES_KEPT)
+        self._variants: dict[Schedule, Operator] = {}
         """With the schedules that calls have chosen: as many as have been measured or estimated."""
 
     # ------------------------------------------------------------------------------------------------------------- call
@@ -92,47 +91,26 @@ class Calls:
         if not given or all(isinstance(v, SCALAR) for v in given.values()):
             # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
             key = (self.operator.scheduled, len(outs), *of)
-        prepared = self._known(session, key, tensors, outs, given)
+        prepared = _known(self.operator, session, key, tensors, outs, given)
         if prepared is None:
             prepared = self._prepared(session, key, tensors, outs, given)
         values = prepared.run(tensors, outs)
         return values[0] if len(values) == 1 else values
 
-    def _known(
-        self, session: Session, key: Key | None, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]
-    ) -> Prepared | Unfused | None:
-        """What has been prepared for a call under this operator's own schedule, if all that it was made of is still so; looked at
-        once more, where that is needed. `key`: None, nothing names its kind."""
-        found = session.prepared[self.operator.identity].get(key)
-        if found is None or (found.changed is not None and found.changed()):
-            return None
-        if found.in_place or session.vigil.debug:
-            found.again(tensors, outs, given)
-        return found
-
     def _prepared(
         self, session: Session, key: Key | None, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]
     ) -> Prepared | Unfused:
         """What runs a call that is not prepared under this operator's own schedule."""
-        calls = self
-        if not self.operator.scheduled or session.backend.only_references:
-            calls = self._chosen(session, key, tensors, given)
+        operator = self._chosen(session, key, tensors, given)
         # What is kept of a tiled form goes with its workspace; the unfused form has none, and is found at once the next time.
-        if calls.operator.schedules.unfused:
-            found, under = calls.unfused(session, tensors, outs, given), self
-        else:
-            known = calls._known(session, key, tensors, outs, given)
-            if known is not None:
-                return known
-            found, under = Prepared(calls.operator, session, tensors, outs, given), calls
-        if key is not None:
-            session.prepared[under.operator.identity][key] = found
+        under = self.operator if operator.schedules.unfused else operator
+        found = None if under is self.operator else _known(under, session, key, tensors, outs, given)
+        if found is None:
+            made = Unfused if operator.schedules.unfused else Prepared
+            found = made(operator, session, tensors, outs, given)
+            if key is not None:
+                session.prepared[under.identity][key] = found
         return found
-
-    def unfused(self, session: Session, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]) -> Unfused:
-        """The unfused form for calls like this one. Collective."""
-        bound = bind_here(self.operator, session, tensors, given)
-        return Unfused(self.operator, self._reference(session, bound), session, bound, tensors, outs, given)
 
     def _simulated(self, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         """Where there is no rank yet: one for each entry of lists, or one alone."""
@@ -146,12 +124,12 @@ class Calls:
         return spread(lambda *mine: self(mine[:-1], mine[-1], None, None, given), (*tensors, out))
 
     # -------------------------------------------------------------------------------------------------------- schedules
-    def variant(self, schedule: Schedule) -> Calls:
-        """The same operator's with a schedule that was chosen for it: the same object each time."""
+    def variant(self, schedule: Schedule) -> Operator:
+        """The same operator with a schedule that was chosen for it: the same object each time."""
         if schedule == self.operator.schedules:
-            return self
+            return self.operator
         if schedule not in self._variants:
-            self._variants[schedule] = self.operator.with_schedule(schedule).calls
+            self._variants[schedule] = self.operator.with_schedule(schedule)
         return self._variants[schedule]
 
     def choice(self, bound: Bound, *, plain: bool) -> Choice:
@@ -159,11 +137,12 @@ class Calls:
         operator = self.operator
         if operator.scheduled:
             return Choice(operator.schedules, "as it is scheduled")
-
-        def plan(schedule: Schedule) -> Plan:
-            return self.variant(schedule).operator.compiled(bound).plan
-
-        return choose(problem_of(operator, bound), operator.schedules, plan, plain=plain)
+        return choose(
+            problem_of(operator, bound),
+            operator.schedules,
+            lambda schedule: self.variant(schedule).compiled(bound).plan,
+            plain=plain,
+        )
 
     def how(self, tensors: Sequence[Any], given: dict[str, Any]) -> Choice:
         """The choice for a call, which says so in a line as `str`."""
@@ -176,64 +155,35 @@ class Calls:
 
     def tiled(self, bound: Bound) -> Operator:
         """The operator whose tile programs run, or would if they did: with the schedule that was measured, if any."""
-        return self.variant(self.choice(bound, plain=False).schedule).operator
+        return self.variant(self.choice(bound, plain=False).schedule)
 
     def has_plain(self, backend: Backend, bound: Bound) -> bool:
         """Whether the unfused form can run such a call."""
         possible = self.operator.reference_fn is not None and backend.group is not None
         return possible and even(self.operator.signature, bound, self.operator.uneven)
 
-    def _reference(self, session: Session, bound: Bound) -> Callable[..., Any]:
-        """The unfused form of a call.
-
-        Raises:
-            TilelinkError: TL229, there is none here; TL474, processes on CPUs run nothing but references, and this call has none.
-        """
-        name, loc, backend = self.operator.name, self.operator.loc, session.backend
-        reference = self.operator.reference_fn
-        if not backend.only_references:
-            if reference is None or backend.group is None:
-                why = "it has no reference" if reference is None else "its libraries need GPUs"
-                raise TilelinkError("TL229", f"`{name}` has no unfused form here", loc=loc, why=why)
-            return reference
-        sizes = dict(bound.sizes)
-        ragged = [dim for dim in undivided(self.operator.signature, bound, self.operator.uneven) if dim in sizes]
-        if reference is not None and not ragged:
-            return reference
-        why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
-        if reference is not None:
-            shown = ", ".join(f"{dim}={sizes[dim]}" for dim in ragged)
-            why = f"its reference takes parts of one size, and {backend.ranks} ranks do not divide {shown}"
-            hint = f"give its reference the parameter `{ragged[0]}`"
-        raise TilelinkError(
-            "TL474",
-            f"`{name}` cannot run in processes on the CPU",
-            loc=loc,
-            why=f"operators run their references there, and {why}",
-            hint=f"{hint}, or simulate the ranks: tilelink.launch without torchrun",
-        )
-
-    def _chosen(self, session: Session, key: Key | None, tensors: Sequence[Any], given: dict[str, Any]) -> Calls:
+    def _chosen(self, session: Session, key: Key | None, tensors: Sequence[Any], given: dict[str, Any]) -> Operator:
         """With the schedule that is chosen for a call; itself where that is its own."""
-        backend = session.backend
+        operator, backend = self.operator, session.backend
         if backend.only_references:
             return self.variant(Schedule(unfused=True))
+        if operator.scheduled:
+            return operator
         at = (backend.ranks, backend.topology.backend, key)
         known = self._choices.get(at) if key is not None else None
         if known is None:
             try:
-                bound = bind_here(self.operator, session, tensors, given)
+                bound = bind_here(operator, session, tensors, given)
                 choice = self.choice(bound, plain=self.has_plain(backend, bound))
             except TilelinkError:
-                return self  # which finds the same again, and tells the other ranks
+                return operator  # which finds the same again, and tells the other ranks
             known = self.variant(choice.schedule)
             if key is not None:
                 self._choices[at] = known
-            if known is not self:
+            if known is not operator:
                 # What was reserved for this operator was reserved for however it runs.
-                mine = session.reserved.setdefault(self.operator.identity, {})
-                session.reserved[known.operator.identity] = mine
-                log.info("%s at %s runs %s", self.operator.name, dict(bound.sizes), choice)
+                session.reserved[known.identity] = session.reserved.setdefault(operator.identity, {})
+                log.info("%s at %s runs %s", operator.name, dict(bound.sizes), choice)
         return known
 
     # ----------------------------------------------------------------------------------------------------------- looked at
@@ -265,9 +215,9 @@ class Calls:
         operator = self.operator
         reserved = session.reserved.setdefault(operator.identity, {})
         reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
-        for calls in (self, *self._variants.values()):
+        for each in (operator, *self._variants.values()):
             # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
-            session.prepared[calls.operator.identity].clear()
+            session.prepared[each.identity].clear()
         if tensors:
             bound = bind_here(operator, session, tensors, {})
             made = operator.compiled(bound, session.vigil.checks)
@@ -278,5 +228,23 @@ class Calls:
         """Free what calls have taken on this rank. Collective."""
         session = current()
         if session is not None:
-            for calls in (self, *self._variants.values()):
-                session.close(calls.operator.identity)
+            for operator in (self.operator, *self._variants.values()):
+                session.close(operator.identity)
+
+
+def _known(
+    operator: Operator,
+    session: Session,
+    key: Key | None,
+    tensors: Sequence[Any],
+    outs: Sequence[Any],
+    given: dict[str, Any],
+) -> Prepared | Unfused | None:
+    """What has been prepared for a call under the operator's own schedule, if all that it was made of is still so; looked at once
+    more, where that is needed. `key`: None, nothing names its kind."""
+    found: Prepared | Unfused | None = session.prepared[operator.identity].get(key)
+    if found is None or (found.changed is not None and found.changed()):
+        return None
+    if found.in_place or session.vigil.debug:
+        found.again(tensors, outs, given)
+    return found

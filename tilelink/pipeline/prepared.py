@@ -14,6 +14,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, constants_of, in_words, stored
+from tilelink.pipeline.choosing import undivided
 from tilelink.pipeline.compiled import Compiled, refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
@@ -144,9 +145,7 @@ class Prepared:
         backend = space.backend
         if backend.capturing():
             space.capture(self)
-        call = self._call(tensors, outs)
-        if not self.slots:
-            self._settle(call)
+        call = self.ready(tensors, outs)
         if vigil.watchdog is not None and not space.calls:
             # Compilers take their time: ranks wait for one another before any wait is timed.
             vigil.agree("has compiled", None)
@@ -160,31 +159,29 @@ class Prepared:
         vigil.end()
         return tuple([call.tensors[name] for name in self._results])
 
-    def load(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Compile and load what calls will start. Starts nothing; on this rank alone."""
-        if not self.slots:
-            self._settle(self._call(tensors, ()))
-
-    def _call(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> Call:
+    def ready(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()) -> Call:
+        """A call whose kernels are compiled and loaded. Starts nothing; on this rank alone."""
         if self._viewed:
             tensors = stored(self.plan.wiring.signature, tensors)
         space, named = self.workspace, dict(zip(self._arguments, tensors, strict=True))
         for k, name in enumerate(self._results):
             out = outs[k] if k < len(outs) else None
             named[name] = self.fresh[k]() if out is None else out
-        return Call(named, int(space.captured or not space.heard), space.backend)
-
-    def _settle(self, first: Call) -> None:
-        slots = range(self.plan.schedule.slots)
-        self.slots = tuple([prepare(self.loaded, self.workspace, slot, first, self._watch) for slot in slots])
+        call = Call(named, int(space.captured or not space.heard), space.backend)
+        if not self.slots:
+            slots = range(self.plan.schedule.slots)
+            self.slots = tuple([prepare(self.loaded, space, slot, call, self._watch) for slot in slots])
+        return call
 
 
 class Unfused:
     """The unfused form of an operator, whose libraries take their turns, for calls of one kind. Making it is collective.
 
     Args:
-        reference: in torch.
-        bound, tensors, outs, given: as of a call.
+        tensors, outs, given: as of a call.
+
+    Raises:
+        TilelinkError: those of arguments and of `reference_of`.
     """
 
     __slots__ = ("_checked", "_operator", "_reference", "_said", "_session", "_written")
@@ -195,17 +192,19 @@ class Unfused:
     def __init__(
         self,
         operator: Operator,
-        reference: Callable[..., Any],
         session: Session,
-        bound: Bound,
         tensors: Sequence[Any],
         outs: Sequence[Any],
-        given: Mapping[str, Any],
+        given: dict[str, Any],
     ) -> None:
         self._operator, self._session = operator, session
-        self._said = stated(operator, session, bound)
-        taken = constants_of(operator.signature, given, operator.uneven)
+        bound = bind_here(operator, session, tensors, given)
+        reference, taken = (
+            reference_of(operator, session, bound),
+            constants_of(operator.signature, given, operator.uneven),
+        )
         self._reference = partial(reference, **taken, group=session.backend.group)
+        self._said = stated(operator, session, bound)
         spans = tuple(map(span, (*tensors, *outs)))
         self._written = Written(operator.name, operator.loc, len(tensors), (), spans)
         self._checked = not outs
@@ -235,6 +234,34 @@ class Unfused:
             self._checked = True
         into = (*outs, *[None] * (len(values) - len(outs)))
         return tuple([v if t is None else t.copy_(v) for v, t in zip(values, into, strict=True)])
+
+
+def reference_of(operator: Operator, session: Session, bound: Bound) -> Callable[..., Any]:
+    """The unfused form of a call.
+
+    Raises:
+        TilelinkError: TL229, there is none here; TL474, processes on CPUs run nothing but references, and this call has none.
+    """
+    name, reference, backend = operator.name, operator.reference_fn, session.backend
+    sizes, uneven = dict(bound.sizes), undivided(operator.signature, bound, operator.uneven)
+    ragged = [dim for dim in uneven if dim in sizes] if backend.only_references else []
+    if reference is not None and backend.group is not None and not ragged:
+        return reference
+    why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
+    if not backend.only_references:
+        why = why if reference is None else "its libraries need GPUs"
+        raise TilelinkError("TL229", f"`{name}` has no unfused form here", loc=operator.loc, why=why)
+    if reference is not None:
+        shown = ", ".join(f"{dim}={sizes[dim]}" for dim in ragged)
+        why = f"its reference takes parts of one size, and {backend.ranks} ranks do not divide {shown}"
+        hint = f"give its reference the parameter `{ragged[0]}`"
+    raise TilelinkError(
+        "TL474",
+        f"`{name}` cannot run in processes on the CPU",
+        loc=operator.loc,
+        why=f"operators run their references there, and {why}",
+        hint=f"{hint}, or simulate the ranks: tilelink.launch without torchrun",
+    )
 
 
 def stated(

@@ -22,7 +22,7 @@ from tilelink.pipeline.calls import on_ranks
 from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import planned, proved
 from tilelink.pipeline.operator import Operator
-from tilelink.pipeline.prepared import Prepared, bind_here
+from tilelink.pipeline.prepared import Prepared, Unfused, bind_here
 from tilelink.runtime.aliasing import writes_of
 from tilelink.runtime.session import Session, require
 from tilelink.tuning.comparison import apart, tolerance
@@ -67,7 +67,7 @@ class RankCandidate:
     def compile(self) -> None:
         """Compile and load its kernels."""
         assert self.prepared is not None
-        self.prepared.load(self.of.tensors)
+        self.prepared.ready(self.of.tensors)
 
     def run(self, outs: Sequence[torch.Tensor] = ()) -> tuple[torch.Tensor, ...]:
         return (self.prepared or self.allocate()).run(self.of.tensors, outs)
@@ -100,8 +100,8 @@ class Tuning:
         self.cache = DiskCache(f"{__version__} {torch.__version__} {triton.__version__}")
         self.plain: Callable[[], tuple[torch.Tensor, ...]] | None = None
         if operator.calls.has_plain(self.backend, self.bound):
-            unfused = operator.calls.variant(Schedule(unfused=True)).unfused(session, tensors, (), given)
-            self.plain = partial(unfused.run, tensors)
+            unfused = operator.calls.variant(Schedule(unfused=True))
+            self.plain = partial(Unfused(unfused, session, tensors, (), given).run, tensors)
         self.written = [(tensors[k], tensors[k].clone()) for k, _ in writes_of(self.plan)]
         """Arguments that programs write to, and what they were when the call came."""
         self._wanted: tuple[torch.Tensor, ...] | None = None
