@@ -19,7 +19,7 @@ from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Sc
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
 from tilelink.tuning.search import complete
-from tilelink.tuning.space import changed, coordinates, space_of
+from tilelink.tuning.space import changed, space_of, ways
 
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 MATMULS = {"ag_gemm": (8192, 5504, 4096), "gemm_rs": (8192, 4096, 11008), "gemm_rs_ring": (8192, 4096, 11008)}
@@ -47,13 +47,12 @@ def test_what_is_proposed_can_be_planned(name: str) -> None:
     assert set(space) == {s.path for s in plan.steps}
     refused: list[str] = []
     tried = 0
-    for coordinate in coordinates(space, base):
-        for option in coordinate.options[::3]:
-            tried += 1
-            try:
-                case(operator.with_schedule(changed(space, base, coordinate.path, option))).compiled(H200)
-            except TilelinkError as error:
-                refused.append(str(error).splitlines()[0])
+    for path, option in [(p, o) for p in space for way in ways(space, base, p) for o in way[::3]]:
+        tried += 1
+        try:
+            case(operator.with_schedule(changed(space, base, path, option))).compiled(H200)
+        except TilelinkError as error:
+            refused.append(str(error).splitlines()[0])
     assert tried >= 5
     assert len(refused) <= tried // 3, refused
 
@@ -109,7 +108,7 @@ def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -
     assert {p.count for p in options} == {3, 6, 9, 12, 18, 24, 48}
     assert {dict(p.tile)["T"] for p in options} == {4, 8, 16, 32, 64}
     base = complete(plan, BY_COLUMNS.schedules)
-    groups = [c.options for c in coordinates(space_of(plan), base) if c.path == "combine"]
+    groups = ways(space_of(plan), base, "combine")
     varied = [
         {f for f in ("tile", "warps", "stages", "count") if len({getattr(p, f) for p in group}) > 1}
         for group in groups
@@ -217,10 +216,7 @@ def test_every_kind_of_choice_is_varied() -> None:
     base = complete(plan, ops.gemm_rs.schedules)
 
     def reached(best: Schedule) -> dict[str, set[Placement]]:
-        found: dict[str, set[Placement]] = {}
-        for c in coordinates(space, best):
-            found.setdefault(c.path, set()).update(c.options)
-        return found
+        return {path: {option for way in ways(space, best, path) for option in way} for path in space}
 
     first = reached(base)
     assert first["reduce"] == set(space["reduce"])

@@ -72,13 +72,6 @@ class RankCandidate:
     def run(self, outs: Sequence[torch.Tensor] = ()) -> tuple[torch.Tensor, ...]:
         return (self.prepared or self.allocate()).run(self.of.tensors, outs)
 
-    def checked(self) -> tuple[torch.Tensor, ...]:
-        """Results, in memory that is 0 where nothing is written, and arguments that programs write to. Called once."""
-        assert self.prepared is not None
-        self.of.restore()
-        values = self.run([make().zero_() for make in self.prepared.fresh])
-        return (*values, *(t.clone() for t, _ in self.of.written))
-
     def close(self) -> None:
         """Give the memory back; a workspace that calls have used before stays with them."""
         self.prepared = None
@@ -164,7 +157,11 @@ class Tuning:
         self._wanted = self.plain() if self.plain is not None and not self.written else None
 
     def _check(self, candidate: RankCandidate) -> None:
-        got = candidate.checked()
+        """Its results, in memory that is 0 where nothing is written, and the arguments that programs write to."""
+        assert candidate.prepared is not None
+        self.restore()
+        values = candidate.run([make().zero_() for make in candidate.prepared.fresh])
+        got = (*values, *(t.clone() for t, _ in self.written))
         wanted = self._wanted = got if self._wanted is None else self._wanted
         if not apart(got, wanted) <= tolerance(t.dtype for t in (*self.tensors, *wanted)):
             raise TilelinkError("TL463", "a wrong result")
@@ -174,7 +171,7 @@ class Tuning:
         alive: dict[Schedule, RankCandidate] = {}
         found: dict[Schedule, Trial] = {}
         for schedule in schedules:
-            candidate = self._candidate(schedule)
+            candidate = RankCandidate(self.operator.with_schedule(schedule), self)
             problem = self._allocated(candidate)
             if problem:
                 found[schedule] = Trial(schedule, None, problem)
@@ -193,9 +190,6 @@ class Tuning:
             candidate.close()
         return list(found.values())
 
-    def _candidate(self, schedule: Schedule) -> RankCandidate:
-        return RankCandidate(self.operator.with_schedule(schedule), self)
-
     def _allocated(self, candidate: RankCandidate) -> str:
         """Legal on every rank, with memory for it on every rank, which is taken; else why not."""
         problem = attempt(self.backend, candidate.plan)
@@ -209,7 +203,7 @@ class Tuning:
 
     def wrong(self, schedule: Schedule) -> str:
         """Collective: why a schedule does not run or has a wrong result; empty where it is right."""
-        candidate = self._candidate(schedule)
+        candidate = RankCandidate(self.operator.with_schedule(schedule), self)
         problem = self._allocated(candidate) or attempt(self.backend, candidate.compile)
         problem = problem or attempt(self.backend, lambda: self._check(candidate))
         candidate.close()
@@ -252,7 +246,8 @@ class Tuning:
         """The best few again, interleaved with one another and with the unfused form, as often as there is time."""
         if self.exact and self.plain is None:
             return
-        candidates = {t.schedule: self._candidate(t.schedule) for t in study.ranked[:FINALISTS]}
+        best = [t.schedule for t in study.ranked[:FINALISTS]]
+        candidates = {s: RankCandidate(self.operator.with_schedule(s), self) for s in best}
         runs: dict[str, Callable[[], Any]] = {str(k): c.run for k, c in enumerate(candidates.values())}
         if self.plain is not None:
             runs["plain"] = self.plain

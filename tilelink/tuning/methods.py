@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from tilelink.ir.schedule import Placement, Schedule
-from tilelink.tuning.space import Space, changed, coordinates
+from tilelink.tuning.space import Space, changed, ways
 from tilelink.tuning.study import Study, unknown, wanted
 
 Method = Literal["exhaustive", "random", "annealing", "descent", "model", "optuna"]
@@ -106,12 +106,12 @@ def annealing(of: Candidates) -> Batches:
     """From the schedule to begin with to one that differs in one step, which is kept if it is faster, and sometimes if not."""
     chosen, now, heat, stale = random.Random(of.seed), of.start, HOT, 0
     while stale < STALE:
-        ways = [c for c in coordinates(of.space, now) if len(c.options) > 1]
-        if not ways:
+        found = [(path, way) for path in of.space for way in ways(of.space, now, path) if len(way) > 1]
+        if not found:
             return
-        way = chosen.choice(ways)
-        other = changed(of.space, now, way.path, chosen.choice(way.options))
-        if of.slots and chosen.random() < 1 / (1 + len(ways)):
+        path, way = chosen.choice(found)
+        other = changed(of.space, now, path, chosen.choice(way))
+        if of.slots and chosen.random() < 1 / (1 + len(found)):
             other = replace(now, slots=chosen.choice(of.slot_counts))
         stale = stale + 1 if other in of.study.tried else 0
         yield [other]
@@ -130,10 +130,10 @@ def descent(of: Candidates) -> Batches:
         for path in of.space:
             for k in itertools.count():
                 best = of.study.best.schedule
-                found = [c for c in coordinates(of.space, best) if c.path == path]
+                found = ways(of.space, best, path)
                 if k >= len(found):
                     break
-                yield from _promising(of, [changed(of.space, best, path, o) for o in found[k].options])
+                yield from _promising(of, [changed(of.space, best, path, o) for o in found[k]])
         yield from _promising(of, [replace(of.study.best.schedule, slots=n) for n in of.slots])
         improved = of.study.best.schedule != before
 
@@ -196,8 +196,8 @@ def _looked_at(of: Candidates) -> dict[Schedule, float]:
     while best != before:
         before = best
         for path in of.space:
-            for way in [c for c in coordinates(of.space, best) if c.path == path]:
-                look([changed(of.space, best, path, o) for o in way.options])
+            for way in ways(of.space, best, path):
+                look([changed(of.space, best, path, o) for o in way])
             best = look([])
         best = look([replace(best, slots=n) for n in of.slots])
     return costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
@@ -204,48 +204,37 @@ def _powers(part: int) -> list[int]:
     return [size for size in (whole, whole // 2, whole // 4, whole // 8) if size >= min(64, whole)]
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinate:
-    """What is varied at once: the placement of one step, or of a matmul only its tile or only its order."""
-
-    path: str
-    options: tuple[Placement, ...]
-
-
-def coordinates(space: Space, best: Schedule) -> list[Coordinate]:
-    """What to vary next around the best schedule so far: a matmul's tile and its order one after the other, then what
-    else might compute it; of other steps the tile, then warps and stages, then SMs; a copy engine's chunks and its
-    streams."""
-    found: list[Coordinate] = []
-    for path, options in space.items():
-        now = best.get(path)
-        kernels = [o for o in options if isinstance(o, Sms)]
-        orders = list(dict.fromkeys(o.order for o in kernels))
-        many = len({o.tile for o in kernels}) > 1 and len(orders) > 1 and len(options) > 16
-        engines = [o for o in options if isinstance(o, CopyEngine)]
-        if isinstance(now, Sms) and many:
-            same = (now.tile, now.warps, now.stages)
-            groups: list[list[Placement]] = [
-                [o for o in kernels if o.order == now.order],
-                [o for o in kernels if (o.tile, o.warps, o.stages) == same],
-                [o for o in options if not isinstance(o, Sms)],
-            ]
-        elif many:
-            groups = [[o for o in options if not isinstance(o, Sms) or o.order == orders[0]]]
-        elif isinstance(now, Sms) and len(kernels) > 16:
-            groups = [[*group] for group in apart(kernels, now)]
-            groups.append([o for o in options if not isinstance(o, Sms)])
-        elif len(kernels) > 16:
-            groups = [[*next(apart(kernels, kernels[0])), *(o for o in options if not isinstance(o, Sms))]]
-        elif isinstance(now, CopyEngine) and len({o.streams for o in engines}) > 1:
-            groups = [
-                [o for o in options if not isinstance(o, CopyEngine) or o.streams == now.streams],
-                [o for o in engines if (o.tile, o.push, o.order) == (now.tile, now.push, now.order)],
-            ]
-        else:
-            groups = [[o for o in options if not isinstance(o, CopyEngine) or o.streams == 1]]
-        found += [Coordinate(path, tuple(group)) for group in groups if group]
-    return found
+def ways(space: Space, best: Schedule, path: str) -> list[list[Placement]]:
+    """What to vary next of a step around the best schedule so far, each list at once: a matmul's tile and its order one after the
+    other, then what else might compute it; of other steps the tile, then warps and stages, then SMs; a copy engine's chunks
+    and its streams."""
+    options, now = space[path], best.get(path)
+    kernels = [o for o in options if isinstance(o, Sms)]
+    orders = list(dict.fromkeys(o.order for o in kernels))
+    many = len({o.tile for o in kernels}) > 1 and len(orders) > 1 and len(options) > 16
+    engines = [o for o in options if isinstance(o, CopyEngine)]
+    if isinstance(now, Sms) and many:
+        same = (now.tile, now.warps, now.stages)
+        groups: list[list[Placement]] = [
+            [o for o in kernels if o.order == now.order],
+            [o for o in kernels if (o.tile, o.warps, o.stages) == same],
+            [o for o in options if not isinstance(o, Sms)],
+        ]
+    elif many:
+        groups = [[o for o in options if not isinstance(o, Sms) or o.order == orders[0]]]
+    elif isinstance(now, Sms) and len(kernels) > 16:
+        groups = [[*group] for group in apart(kernels, now)]
+        groups.append([o for o in options if not isinstance(o, Sms)])
+    elif len(kernels) > 16:
+        groups = [[*next(apart(kernels, kernels[0])), *(o for o in options if not isinstance(o, Sms))]]
+    elif isinstance(now, CopyEngine) and len({o.streams for o in engines}) > 1:
+        groups = [
+            [o for o in options if not isinstance(o, CopyEngine) or o.streams == now.streams],
+            [o for o in engines if (o.tile, o.push, o.order) == (now.tile, now.push, now.order)],
+        ]
+    else:
+        groups = [[o for o in options if not isinstance(o, CopyEngine) or o.streams == 1]]
+    return [group for group in groups if group]
 
 
 def changed(space: Space, best: Schedule, path: str, option: Placement) -> Schedule:
