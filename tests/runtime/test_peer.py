@@ -282,21 +282,23 @@ def test_an_arena_holds_its_context_and_is_freed_once() -> None:
     calls: list[str] = []
     instances = (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
     block = SymmetricBlock(instances[1], instances, (4096, 8192), lambda: calls.append("release"))
-    arena = Arena(block, 1, (6, 7), lambda arena: calls.append("settle"))
+    arenas = Arenas()
+    backend: Any = SimpleNamespace(rank=1, numbers=(6, 7), barrier=lambda: calls.append("meet"), arenas=arenas)
+    arena = Arena(backend, block)
+    arenas.add(arena)
     assert arena.context.tolist() == [1, 2, 4096, 8192, 6, 7]
     assert arena.peer(0) is instances[0]
     arena.free()
     arena.free()
-    assert calls == ["settle", "release"]
+    assert calls == ["meet", "release"]
     assert arena.local.numel() == 0
 
 
 def test_tensors_are_found_in_arenas() -> None:
     arenas, instances = Arenas(), [torch.zeros(64, dtype=torch.uint8) for _ in range(4)]
-    first = Arena(SymmetricBlock(instances[0], (instances[0], instances[1]), (1, 2), nothing), 0, (0, 1), arenas.remove)
-    second = Arena(
-        SymmetricBlock(instances[2], (instances[2], instances[3]), (3, 4), nothing), 0, (0, 1), arenas.remove
-    )
+    backend: Any = SimpleNamespace(rank=0, numbers=(0, 1), barrier=nothing, arenas=arenas)
+    first = Arena(backend, SymmetricBlock(instances[0], (instances[0], instances[1]), (1, 2), nothing))
+    second = Arena(backend, SymmetricBlock(instances[2], (instances[2], instances[3]), (3, 4), nothing))
     arenas.add(first)
     arenas.add(second)
     tensor = second.local[16:48].view(torch.float32).view(2, 4)

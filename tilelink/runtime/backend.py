@@ -168,7 +168,7 @@ class Backend(ABC):
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
         bytes in the same order. Raises TL436, they ask for different sizes, or for none; and what the backend's memory does."""
         one_size(nbytes, self._sizes(nbytes))
-        arena = Arena(self._block(nbytes), self.rank, self.numbers, self._settle)
+        arena = Arena(self, self._block(nbytes))
         self.arenas.add(arena)
         return arena
 
@@ -178,10 +178,6 @@ class Backend(ABC):
     @abstractmethod
     def _block(self, nbytes: int) -> SymmetricBlock:
         """Collective: zeroed on every rank."""
-
-    def _settle(self, arena: Arena) -> None:
-        self.barrier()
-        self.arenas.remove(arena)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Plain device memory of this rank, zeroed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,39 +41,33 @@ class Arena:
     their last argument. `number`: from 1, of memory of `tilelink.empty`; 0 of other memory.
 
     Args:
+        backend: whose rank is its PE.
         block: zeroed on every rank.
-        rank: this rank, which is its PE.
-        numbers: those by which a device library knows the ranks.
-        settle: collective; called once before the memory is given back, and returns when no rank uses it any more.
     """
 
-    def __init__(
-        self, block: SymmetricBlock, rank: int, numbers: Sequence[int], settle: Callable[[Arena], None]
-    ) -> None:
+    def __init__(self, backend: Backend, block: SymmetricBlock) -> None:
         self.local = block.local
         self.number = 0
-        context = [rank, len(block.bases), *block.bases, *numbers]
+        context = [backend.rank, len(block.bases), *block.bases, *backend.numbers]
         self.context = torch.tensor(context, dtype=torch.int64, device=block.local.device)
-        self._rank, self._ranks = rank, len(block.bases)
+        self._backend = backend
+        self._block: SymmetricBlock | None = block
         self._lines: dict[tuple[int, ...], torch.Tensor] = {}
-        self._peers = block.peers
-        self._release: Callable[[], None] | None = block.release
-        self._settle = settle
 
     def along(self, line: tuple[int, ...] | None) -> torch.Tensor:
         """The context for some of the ranks, this one among them, or for all: the same tensor each time."""
         if line is None:
             return self.context
         if line not in self._lines:
-            values = self.context.tolist()
-            bases, numbers = values[2 : 2 + self._ranks], values[2 + self._ranks :]
-            picked = [line.index(self._rank), len(line), *(bases[r] for r in line), *(numbers[r] for r in line)]
-            self._lines[line] = self.context.new_tensor(picked)
+            assert self._block is not None
+            bases, numbers = ([of[r] for r in line] for of in (self._block.bases, self._backend.numbers))
+            self._lines[line] = self.context.new_tensor([line.index(self._backend.rank), len(line), *bases, *numbers])
         return self._lines[line]
 
     def peer(self, pe: int) -> torch.Tensor:
         """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`."""
-        return self._peers[pe]
+        assert self._block is not None
+        return self._block.peers[pe]
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether the first byte of a tensor lies here."""
@@ -82,17 +76,17 @@ class Arena:
     def instance(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
         """Rank `pe`'s instance of a contiguous tensor that lies here: flat, in its dtype."""
         start = tensor.data_ptr() - self.local.data_ptr()
-        return self._peers[pe][start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype)
+        return self.peer(pe)[start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype)
 
     def free(self) -> None:
         """Collective. Tensors made of the arena are dangling afterwards; to free again does nothing."""
-        release, self._release = self._release, None
-        if release is None:
+        block, self._block = self._block, None
+        if block is None:
             return
-        self._settle(self)
-        self._peers = ()
+        self._backend.barrier()
+        self._backend.arenas.remove(self)
         self.context = self.local = torch.empty(0, dtype=torch.uint8, device=self.context.device)
-        release()
+        block.release()
 
 
 class Arenas:
