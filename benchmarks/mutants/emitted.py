@@ -295,8 +295,7 @@ class Placed:
         if number is not None:
             text = self.changes[number][1]
             source = replace(source, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
-        module = load(source.text, source.digest, source.name, source.lines)
-        loaded = [Loaded(self.mapping.plan, source, module, streams) for streams in self.original.streams]
+        loaded = [Loaded(self.mapping.plan, source, load(source), streams) for streams in self.original.streams]
         arguments = [case.arguments(rank) for rank in range(RANKS)]
         lowered = lower(self.mapping.plan)
         done = run(lowered, loaded, arguments, calls, device=DEVICE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -100,10 +100,8 @@ def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: floa
         TilelinkError: TL501 and whatever else the simulated backend says.
         OutOfTime: the monotonic clock is past `end`.
     """
-    loaded = [
-        Loaded(found.plan, found.source, load(found.source.text, found.source.digest, found.source.name), streams)
-        for streams in found.streams
-    ]
+    module = load(replace(found.source, lines=(), advice=()))
+    loaded = [Loaded(found.plan, found.source, module, streams) for streams in found.streams]
     turns = Timed(adversary.policy.turns(), end)
     return simulated(lambda: _rank(mapping, loaded, adversary), RANKS, policy=turns, device=DEVICE)
 

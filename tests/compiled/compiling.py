@@ -74,7 +74,7 @@ def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: s
 
 
 def kernel_of(source: KernelSource, decl: KernelDecl) -> Any:
-    return getattr(load(source.text, source.digest, source.name, source.lines, source.advice), decl.name)
+    return getattr(load(source), decl.name)
 
 
 def functions(source: KernelSource, name: str) -> str:

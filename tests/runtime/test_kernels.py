@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import triton
@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from tests.selection import table
 from tilelink.errors import TilelinkError
+from tilelink.ir.kernel import KernelSource
 from tilelink.runtime import kernels
 
 TEXT = '''"""Emitted."""
@@ -34,12 +35,13 @@ def add_one(data, COUNT: tl.constexpr):
 LOAD_WHEN_TOLD = """
 import sys, time
 from pathlib import Path
+from tilelink.ir.kernel import KernelSource
 from tilelink.runtime import kernels
 text, digest, go = Path(sys.argv[1]).read_text(), *sys.argv[2:]
 print("ready", flush=True)
 while not Path(go).exists():
     time.sleep(0.001)
-module = kernels.load(text, digest, "many")
+module = kernels.load(KernelSource("many", text, digest, (), ()))
 print(module.value, module.__file__)
 """
 
@@ -56,8 +58,12 @@ def digest() -> str:
     return uuid.uuid4().hex
 
 
+def load(text: str, digest: str, name: str) -> ModuleType:
+    return kernels.load(KernelSource(name, text, digest, (), ()))
+
+
 def test_kernels_are_found_by_name_with_their_source(cache: Path, digest: str) -> None:
-    module = kernels.load(TEXT, digest, "adder")
+    module = load(TEXT, digest, "adder")
     assert isinstance(module.add_one, triton.JITFunction)
     assert module.add_one.arg_names == ["data", "COUNT"]
     assert inspect.getsource(module.add_one.fn).startswith("@triton.jit\ndef add_one(")
@@ -66,33 +72,33 @@ def test_kernels_are_found_by_name_with_their_source(cache: Path, digest: str) -
 
 
 def test_one_text_is_one_module(digest: str) -> None:
-    assert kernels.load(TEXT, digest, "adder") is kernels.load(TEXT, digest, "adder")
-    assert kernels.load(TEXT, digest, "other") is not kernels.load(TEXT, digest, "adder")
+    assert load(TEXT, digest, "adder") is load(TEXT, digest, "adder")
+    assert load(TEXT, digest, "other") is not load(TEXT, digest, "adder")
 
 
 def test_the_cache_is_closed_to_others(cache: Path, digest: str) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o755)
-    module = kernels.load("value = 1\n", digest, "plain")
+    module = load("value = 1\n", digest, "plain")
     assert cache.stat().st_mode & 0o777 == 0o700
     assert Path(str(module.__file__)).stat().st_mode & 0o777 == 0o600
     assert not list(cache.rglob("*.pyc"))
 
 
 def test_a_lost_file_is_written_again(digest: str) -> None:
-    path = Path(str(kernels.load("value = 1\n", digest, "plain").__file__))
+    path = Path(str(load("value = 1\n", digest, "plain").__file__))
     path.unlink()
     forget(f"tilelink_emitted_plain_{digest}")
-    assert kernels.load("value = 1\n", digest, "plain").value == 1
+    assert load("value = 1\n", digest, "plain").value == 1
     assert path.read_text() == "value = 1\n"
 
 
 def test_a_changed_file_is_refused(cache: Path, digest: str) -> None:
-    path = Path(str(kernels.load("value = 1\n", digest, "plain").__file__))
+    path = Path(str(load("value = 1\n", digest, "plain").__file__))
     path.write_text("value = 666\n")
     forget(f"tilelink_emitted_plain_{digest}")
     with pytest.raises(TilelinkError) as caught:
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
     assert str(caught.value) == (
         f"TL407: {path}, a file of the cache, has another text than the one that its name stands for\n"
         "  why: files there are written as a whole, for this user alone, and then left as they are: somebody else was here\n"
@@ -107,24 +113,24 @@ def test_a_link_is_refused_not_followed(cache: Path, digest: str, tmp_path: Path
     elsewhere.write_text("value = 1\n")
     (cache / f"plain_{digest}.py").symlink_to(elsewhere)
     with pytest.raises(TilelinkError, match=r"TL407.* is a link"):
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
 
 
 def test_a_pipe_is_refused_not_waited_for(cache: Path, digest: str) -> None:
     cache.mkdir(parents=True, mode=0o700)
     os.mkfifo(cache / f"plain_{digest}.py", 0o600)
     with pytest.raises(TilelinkError, match=r"TL407.* is not a file of this user"):
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
 
 
 def test_a_file_of_another_user_is_refused(cache: Path, digest: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels.load("value = 1\n", digest, "plain")
+    load("value = 1\n", digest, "plain")
     forget(f"tilelink_emitted_plain_{digest}")
     fstat = os.fstat
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", lambda fd: SimpleNamespace(st_mode=fstat(fd).st_mode, st_uid=os.getuid() + 1))
         with pytest.raises(TilelinkError, match=r"TL407.* is not a file of this user"):
-            kernels.load("value = 1\n", digest, "plain")
+            load("value = 1\n", digest, "plain")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
@@ -133,7 +139,7 @@ def test_a_cache_that_others_can_write_is_refused(cache: Path, digest: str, mode
     cache.chmod(mode)
     (cache / f"plain_{digest}.py").write_text("value = 1\n")
     with pytest.raises(TilelinkError, match=r"TL402.* can be written by other users"):
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
     assert cache.stat().st_mode & 0o7777 == mode
 
 
@@ -141,37 +147,37 @@ def test_a_cache_in_a_directory_of_everybody_is_refused(cache: Path, digest: str
     cache.parent.mkdir()
     cache.parent.chmod(0o777)
     with pytest.raises(TilelinkError, match=r"TL402.* can be written by every user"):
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
     cache.parent.chmod(0o1777)  # as /tmp: nobody can take away what is another's
-    assert kernels.load("value = 1\n", digest, "plain").value == 1
+    assert load("value = 1\n", digest, "plain").value == 1
 
 
 def test_stale_bytecode_is_not_run(cache: Path, digest: str) -> None:
-    path = Path(str(kernels.load("value = 1\n", digest, "plain").__file__))
+    path = Path(str(load("value = 1\n", digest, "plain").__file__))
     forget(f"tilelink_emitted_plain_{digest}")
     path.write_text("value = 2\n")
     subprocess.run([sys.executable, "-m", "py_compile", str(path)], check=True)
     path.write_text("value = 1\n")
     os.utime(path, (0, 0))
-    assert kernels.load("value = 1\n", digest, "plain").value == 1
+    assert load("value = 1\n", digest, "plain").value == 1
 
 
 def test_one_digest_is_one_text(digest: str) -> None:
-    kernels.load("value = 1\n", digest, "plain")
+    load("value = 1\n", digest, "plain")
     with pytest.raises(TilelinkError, match="TL404"):
-        kernels.load("value = 2\n", digest, "plain")
+        load("value = 2\n", digest, "plain")
 
 
 def test_a_module_that_fails_is_not_kept(digest: str) -> None:
     with pytest.raises(ZeroDivisionError):
-        kernels.load("value = 1 / 0\n", digest, "plain")
+        load("value = 1 / 0\n", digest, "plain")
     assert f"tilelink_emitted_plain_{digest}" not in sys.modules
 
 
 @table("name, digest", [("../up", "ab"), ("plain", "../ab"), ("plain", ""), ("", "ab")])
 def test_names_stay_in_the_cache(name: str, digest: str) -> None:
     with pytest.raises(TilelinkError, match="TL401"):
-        kernels.load("value = 1\n", digest, name)
+        load("value = 1\n", digest, name)
 
 
 def test_a_cache_of_another_user_is_refused(cache: Path, digest: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +185,7 @@ def test_a_cache_of_another_user_is_refused(cache: Path, digest: str, monkeypatc
     user = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
     with pytest.raises(TilelinkError, match="TL402"):
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
 
 
 def test_a_cache_that_is_a_link_is_refused(cache: Path, digest: str, tmp_path: Path) -> None:
@@ -187,13 +193,13 @@ def test_a_cache_that_is_a_link_is_refused(cache: Path, digest: str, tmp_path: P
     cache.parent.mkdir()
     cache.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TilelinkError, match="TL402"):
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
 
 
 def test_a_cache_that_cannot_be_written(cache: Path, digest: str) -> None:
     cache.parent.write_text("a file where the directory should be")
     with pytest.raises(TilelinkError, match="TL403") as caught:
-        kernels.load("value = 1\n", digest, "plain")
+        load("value = 1\n", digest, "plain")
     assert "TILELINK_CACHE" in str(caught.value)
 
 
@@ -217,11 +223,11 @@ def test_four_processes_load_at_once(cache: Path, digest: str, tmp_path: Path) -
 
 
 def test_a_held_lock_does_not_stop_readers(cache: Path, digest: str) -> None:
-    kernels.load("value = 1\n", digest, "plain")
+    load("value = 1\n", digest, "plain")
     forget(f"tilelink_emitted_plain_{digest}")
     with FileLock(cache / f"plain_{digest}.lock"):
         begin = time.monotonic()
-        assert kernels.load("value = 1\n", digest, "plain").value == 1
+        assert load("value = 1\n", digest, "plain").value == 1
     assert time.monotonic() - begin < 10
 
 

@@ -6,14 +6,14 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from tilelink.device import peer
+from tilelink.ir.kernel import KernelSource
 from tilelink.runtime.kernels import load
 
 IMPORT = "from tilelink.device import peer as shmem"
@@ -77,9 +77,9 @@ def breaking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Break:
             _module(name, tmp_path, edit.apply(Path(peer.__file__).read_text()))
             mistake = changed(IMPORT, f"import {name} as shmem").apply
 
-        def broken(text: str, digest: str, name: str, *known: Any) -> ModuleType:
-            made = mistake(text)
-            return load(made, f"{digest}{abs(hash(made))}", name, *known)
+        def broken(source: KernelSource) -> ModuleType:
+            made = mistake(source.text)
+            return load(replace(source, text=made, digest=f"{source.digest}{abs(hash(made))}"))
 
         monkeypatch.setattr("tilelink.runtime.kernels.load", broken)
 

@@ -381,8 +381,7 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
 def _emitted_file(compiled: Compiled) -> Path:
     from tilelink.runtime.kernels import load
 
-    source = compiled.source
-    module = load(source.text, source.digest, source.name, source.lines, source.advice)
+    module = load(compiled.source)
     assert module.__file__ is not None
     return Path(module.__file__)
 

@@ -16,7 +16,7 @@ from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Keep, Plan, Stage, StepPlan, Transfer
 from tilelink.ir.schedule import ByRuns, Library, Shaped
-from tilelink.ir.streams import Actions, Compute, actions
+from tilelink.ir.streams import Compute, actions
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
@@ -48,15 +48,10 @@ class Compiled:
             from tilelink.runtime.call import Loaded
             from tilelink.runtime.kernels import load
 
-            source = self.source
-            module = load(source.text, source.digest, source.name, source.lines, source.advice)
-            self.loaded[rank] = Loaded(self.plan, source, module, self.streams(rank))
+            moving = [h.executor for h in self.plan.host if isinstance(h, (Transfer, Keep, Stage))]
+            streams = {name: actions(self.lowered, name, rank) for name in moving}
+            self.loaded[rank] = Loaded(self.plan, self.source, load(self.source), streams)
         return self.loaded[rank]
-
-    def streams(self, rank: int) -> dict[str, Actions]:
-        """What its streams do, by executor."""
-        moving = [h.executor for h in self.plan.host if isinstance(h, (Transfer, Keep, Stage))]
-        return {name: actions(self.lowered, name, rank) for name in moving}
 
     def traced(self, checks: Checks) -> Compiled:
         """The same plan, emitted so that it writes down when it does what."""

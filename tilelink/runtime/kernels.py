@@ -23,8 +23,8 @@ from triton.compiler.errors import CompilationError
 from triton.language.semantic import IncompatibleTypeErrorImpl
 from triton.runtime.jit import JITFunction
 
-from tilelink.errors import Loc, Note, TilelinkError, whole_line
-from tilelink.ir.kernel import Advice, advised, origin
+from tilelink.errors import Note, TilelinkError, whole_line
+from tilelink.ir.kernel import KernelSource, advised, origin
 from tilelink.runtime import cache
 
 _loading = threading.Lock()
@@ -47,27 +47,15 @@ class EmittedLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.text.encode(), self.path)
 
 
-def load(
-    source_text: str,
-    digest: str,
-    name: str,
-    lines: tuple[tuple[int, Loc], ...] = (),
-    advice: tuple[Advice, ...] = (),
-) -> ModuleType:
-    """The module of an emitted file, whose attributes are its kernels. Raises TL401 not usable as a file name, TL402 others
-    own or can write the cache, TL403 the cache cannot be written, TL404 two texts have one digest, TL407 a file in the cache
-    is not what was written there.
-
-    Args:
-        source_text: the whole file.
-        digest: letters and digits that identify the text; part of the file's and of the module's name.
-        name: an identifier, for people who look at the cache.
-        lines: emitted line and the user's line it comes from, for reports.
-        advice: what to do about lines that Triton does not accept.
+def load(source: KernelSource) -> ModuleType:
+    """The module of an emitted file, whose attributes are its kernels; its name and its digest are those of the file, too. Raises
+    TL401 not usable as a file name, TL402 others own or can write the cache, TL403 the cache cannot be written, TL404 two
+    texts have one digest, TL407 a file in the cache is not what was written there.
 
     The same text gives the same module object again, so that what Triton has compiled is kept. Processes that load at the
     same time share one file.
     """
+    name, digest = source.name, source.digest
     if not name.isidentifier() or not (digest.isascii() and digest.isalnum()):
         raise TilelinkError(
             "TL401",
@@ -79,16 +67,16 @@ def load(
         module_name = f"tilelink_emitted_{name}_{digest}"
         module = sys.modules.get(module_name)
         if module is None:
-            module = _run(module_name, cache.directory("kernels") / f"{name}_{digest}.py", source_text)
-        elif not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != source_text:
+            module = _run(module_name, cache.directory("kernels") / f"{name}_{digest}.py", source.text)
+        elif not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != source.text:
             raise TilelinkError(
                 "TL404",
                 f"module {module_name} is already loaded from another text",
                 why="one digest stands for one text",
                 hint="report this: the digest must cover everything that the text depends on",
             )
-        setattr(module, LINES, lines)
-        setattr(module, ADVICE, advice)
+        setattr(module, LINES, source.lines)
+        setattr(module, ADVICE, source.advice)
         return module
 
 
