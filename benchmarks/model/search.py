@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.choosing import problem_of
 from tilelink.pipeline.tuning import modelled
-from tilelink.tuning.methods import Candidates, at_random, by_model
+from tilelink.tuning.methods import at_random, by_model
+from tilelink.tuning.search import Limits, Search
 from tilelink.tuning.study import Study, Trial
 
 OUT = RESULTS / "search-recorded-h200-2.json"
@@ -33,8 +33,8 @@ PART = 0.1
 SEEDS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded(Candidates):
+@dataclass(slots=True)
+class Recorded(Search):
     """Schedules that are no product of placements."""
 
     schedules: tuple[Schedule, ...] = ()
@@ -81,14 +81,12 @@ def rows() -> list[dict[str, Any]]:
             if trial.us is not None:
                 us[trial.schedule], estimated[trial.schedule], said[trial.schedule] = measured, trial.us, text
 
-        def estimates(schedules: Sequence[Schedule], known: dict[Schedule, float] = estimated) -> list[float]:
-            return [known[s] for s in schedules]
-
         problem = problem_of(case.operator, bound)
 
-        def candidates(seed: int, problem: Any = problem, us: Any = us, estimates: Any = estimates) -> Recorded:
+        def candidates(seed: int, problem: Any = problem, us: Any = us, estimated: Any = estimated) -> Recorded:
             study, all_of = Study(problem, "gpu", "model", {}), tuple(us)
-            return Recorded(study, all_of[0], (), estimates, seed, 1, all_of)
+            limits, estimate = Limits(seed=seed), estimated.__getitem__
+            return Recorded(study, limits, all_of[0], (), lambda *_: [], estimate, schedules=all_of)
 
         trials = math.ceil(PART * len(us))
         by_chance = [over(candidates(seed), at_random, us, trials)[0] for seed in range(SEEDS)]

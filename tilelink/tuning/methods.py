@@ -9,14 +9,17 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias, cast
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 
 from tilelink.ir.schedule import Placement, Schedule
-from tilelink.tuning.space import Space, changed, ways
-from tilelink.tuning.study import Study, unknown, wanted
+from tilelink.tuning.space import changed, ways
+from tilelink.tuning.study import unknown, wanted
+
+if TYPE_CHECKING:
+    from tilelink.tuning.search import Search
 
 Method = Literal["exhaustive", "random", "annealing", "descent", "model", "optuna"]
 HOPELESS = 2.5
@@ -33,56 +36,7 @@ HOT, COOLING = 0.1, 0.97
 Batches: TypeAlias = Iterator[Sequence[Schedule]]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """What a method chooses from.
-
-    Attributes:
-        start: the schedule to begin with, which is tried before a method is asked.
-        slots: numbers of slots to try besides that of `start`.
-        estimates: microseconds of schedules by the cost model; 0 of what cannot be planned. All ranks ask together.
-        batch: how many schedules are tried together.
-    """
-
-    study: Study
-    start: Schedule
-    slots: tuple[int, ...]
-    estimates: Callable[[Sequence[Schedule]], list[float]]
-    seed: int = 0
-    batch: int = 1
-
-    @property
-    def space(self) -> Space:
-        return self.study.space
-
-    @property
-    def slot_counts(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys((self.start.slots, *self.slots)))
-
-    @property
-    def count(self) -> int:
-        """How many schedules there are."""
-        return math.prod(len(options) for options in self.space.values()) * len(self.slot_counts)
-
-    def numbered(self, number: int) -> Schedule:
-        """One of the `count` schedules; steps that come last in the space vary first."""
-        number, slots = divmod(number, len(self.slot_counts))
-        chosen: dict[str, Placement] = {}
-        for path, options in reversed([*self.space.items()]):
-            number, at = divmod(number, len(options))
-            chosen[path] = options[at]
-        return replace(self.start.merged(chosen), slots=self.slot_counts[slots])
-
-    def batches(self, schedules: Sequence[Schedule]) -> Batches:
-        """The schedules that have not been tried, in their order; the study says how many are left."""
-        new = [s for s in dict.fromkeys(schedules) if s not in self.study.tried]
-        for at in range(0, len(new), self.batch):
-            self.study.left = len(new) - at
-            yield new[at : at + self.batch]
-        self.study.left = 0
-
-
-def exhaustive(of: Candidates) -> Batches:
+def exhaustive(of: Search) -> Batches:
     """All, one after the other."""
     for at in range(0, of.count, of.batch):
         of.study.left = of.count - at
@@ -90,9 +44,9 @@ def exhaustive(of: Candidates) -> Batches:
     of.study.left = 0
 
 
-def at_random(of: Candidates) -> Batches:
+def at_random(of: Search) -> Batches:
     """All in a random order."""
-    chosen = random.Random(of.seed)
+    chosen = random.Random(of.limits.seed)
     seen: set[int] = set()
     while len(seen) < of.count:
         number = chosen.randrange(of.count)
@@ -102,9 +56,9 @@ def at_random(of: Candidates) -> Batches:
             yield [of.numbered(number)]
 
 
-def annealing(of: Candidates) -> Batches:
+def annealing(of: Search) -> Batches:
     """From the schedule to begin with to one that differs in one step, which is kept if it is faster, and sometimes if not."""
-    chosen, now, heat, stale = random.Random(of.seed), of.start, HOT, 0
+    chosen, now, heat, stale = random.Random(of.limits.seed), of.start, HOT, 0
     while stale < STALE:
         found = [(path, way) for path in of.space for way in ways(of.space, now, path) if len(way) > 1]
         if not found:
@@ -122,7 +76,7 @@ def annealing(of: Candidates) -> Batches:
         heat *= COOLING
 
 
-def descent(of: Candidates) -> Batches:
+def descent(of: Search) -> Batches:
     """Around the best so far one coordinate after the other, those first that are estimated to be good, until none improves."""
     improved = True
     while improved:
@@ -138,7 +92,7 @@ def descent(of: Candidates) -> Batches:
         improved = of.study.best.schedule != before
 
 
-def _promising(of: Candidates, around: Sequence[Schedule]) -> Batches:
+def _promising(of: Search, around: Sequence[Schedule]) -> Batches:
     best = of.study.best.schedule
     new = [s for s in dict.fromkeys(around) if s not in of.study.tried]
     if not new:
@@ -150,7 +104,7 @@ def _promising(of: Candidates, around: Sequence[Schedule]) -> Batches:
     yield from of.batches([new[k] for _, k in good])
 
 
-def by_model(of: Candidates) -> Batches:
+def by_model(of: Search) -> Batches:
     """Where the cost model promises the most, corrected by what was found of schedules like it. Of a large space it looks at
     what a descent comes across.
 
@@ -180,7 +134,7 @@ def by_model(of: Candidates) -> Batches:
         yield [pool[k] for k in chosen]
 
 
-def _looked_at(of: Candidates) -> dict[Schedule, float]:
+def _looked_at(of: Search) -> dict[Schedule, float]:
     """Schedules that a descent on the cost model comes across, of small spaces all, with their estimates."""
     costs: dict[Schedule, float] = {}
 
@@ -228,11 +182,11 @@ def _errors(near: Any, known: dict[int, float]) -> tuple[Any, Any]:
     return found.mean() + (found - found.mean()) @ gain, np.sqrt(np.maximum(spread, 0.0))
 
 
-def by_optuna(of: Candidates) -> Batches:
+def by_optuna(of: Search) -> Batches:
     """Optuna's tree-structured Parzen estimator."""
     optuna = wanted("optuna", "this method")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    asked = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=of.seed))
+    asked = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=of.limits.seed))
     names = {path: {repr(o): o for o in options} for path, options in of.space.items()}
     stale = 0
     while stale < STALE:
@@ -249,7 +203,7 @@ def by_optuna(of: Candidates) -> Batches:
             asked.tell(trial, us)
 
 
-METHODS: dict[str, Callable[[Candidates], Batches]] = {
+METHODS: dict[str, Callable[[Search], Batches]] = {
     "exhaustive": exhaustive,
     "random": at_random,
     "annealing": annealing,
@@ -259,7 +213,7 @@ METHODS: dict[str, Callable[[Candidates], Batches]] = {
 }
 
 
-def method_named(name: str) -> Callable[[Candidates], Batches]:
+def method_named(name: str) -> Callable[[Search], Batches]:
     """
     Raises:
         TilelinkError: TL468, there is no such method.

@@ -14,11 +14,12 @@ from typing import Any
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
-from tilelink.ir.schedule import Schedule
+from tilelink.ir.schedule import Placement, Schedule
 from tilelink.mapping import placement_of
 from tilelink.runtime.backend import Backend
-from tilelink.tuning.methods import Candidates, method_named
+from tilelink.tuning.methods import Batches, method_named
 from tilelink.tuning.progress import bar
+from tilelink.tuning.space import Space
 from tilelink.tuning.study import Study, StudyFile, Trial, nothing_runs
 
 Progress = Callable[[Study], None]
@@ -63,11 +64,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Search:
-    """One search, on one rank.
+    """One search, on one rank, and what its method chooses from.
 
     Args:
-        start: the schedule to begin with.
-        slots: numbers of slots to try.
+        start: the schedule to begin with, which is tried before a method is asked.
+        slots: numbers of slots to try besides that of `start`.
         estimate: microseconds by the cost model; raises TilelinkError. On this rank alone.
         batch: how many schedules are tried together.
     """
@@ -103,9 +104,8 @@ class Search:
             raise nothing_runs(f"the schedule to begin with does not run: {first.why}", hint)
         if self.late():
             return self.study
-        candidates = Candidates(self.study, self.start, self.slots, self.estimates, self.limits.seed, self.batch)
         with self._shown() as show:
-            for batch in method(candidates):
+            for batch in method(self):
                 room = self.limits.trials - len(self.study.tried)
                 if room <= 0 or self.late():
                     break
@@ -136,6 +136,37 @@ class Search:
     @property
     def seconds_left(self) -> float:
         return self.limits.budget - (time.monotonic() - self._begun)
+
+    # ------------------------------------------------------------------------------------------- what a method chooses from
+    @property
+    def space(self) -> Space:
+        return self.study.space
+
+    @property
+    def slot_counts(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys((self.start.slots, *self.slots)))
+
+    @property
+    def count(self) -> int:
+        """How many schedules there are."""
+        return math.prod(len(options) for options in self.space.values()) * len(self.slot_counts)
+
+    def numbered(self, number: int) -> Schedule:
+        """One of the `count` schedules; steps that come last in the space vary first."""
+        number, slots = divmod(number, len(self.slot_counts))
+        chosen: dict[str, Placement] = {}
+        for path, options in reversed([*self.space.items()]):
+            number, at = divmod(number, len(options))
+            chosen[path] = options[at]
+        return replace(self.start.merged(chosen), slots=self.slot_counts[slots])
+
+    def batches(self, schedules: Sequence[Schedule]) -> Batches:
+        """The schedules that have not been tried, in their order; the study says how many are left."""
+        new = [s for s in dict.fromkeys(schedules) if s not in self.study.tried]
+        for at in range(0, len(new), self.batch):
+            self.study.left = len(new) - at
+            yield new[at : at + self.batch]
+        self.study.left = 0
 
     def estimates(self, schedules: Sequence[Schedule]) -> list[float]:
         """Microseconds of schedules; 0 of what cannot be planned. Collective: each rank estimates a share of them."""
