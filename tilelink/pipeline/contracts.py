@@ -17,15 +17,13 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.shape import evaluated
 
 
-def broken(
-    plan: Plan, tensors: Sequence[torch.Tensor], constants: Mapping[str, Any] | None = None
-) -> TilelinkError | None:
+def broken(plan: Plan, tensors: Sequence[torch.Tensor], constants: Mapping[str, Any]) -> TilelinkError | None:
     """TL473 for the first argument that does not keep its contract; None if all do. Waits for the device.
 
     Args:
         constants: those of the call, which contracts may name besides its sizes.
     """
-    sizes = {**(constants or {}), **dict(plan.sizes)}
+    sizes = {**constants, **dict(plan.sizes)}
     for name, table in zip(plan.wiring.arguments, tensors, strict=True):
         decl = plan.wiring.tensor(name)
         if decl.contract is None:

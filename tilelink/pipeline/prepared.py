@@ -85,8 +85,8 @@ class Prepared:
         self._agree(tensors, outs, given, self.said, refused(self.plan))
         self.loaded = made.on(backend.rank)
         self.workspace: Workspace = workspace(operator, session, found, self.plan)
-        key, guard = (made.source.digest, self.plan.sizes), vigil.guard
-        self._watch = guard.watch(key, describe(self.plan, made.source, backend.rank)) if guard else None
+        guard = vigil.guard
+        self._watch = guard.watch(describe(self.plan, made.source, backend.rank)) if guard is not None else None
         self.changed = made.outside.changed if made.outside is not None else None
         self._arguments = self.plan.wiring.arguments
         self._results = [name for name, _, _ in results]
@@ -144,7 +144,8 @@ class Prepared:
             raise wrong
         backend = space.backend
         if backend.capturing():
-            space.capture(self)
+            space.captured = True
+            space.replayed.add(self)
         call = self.ready(tensors, outs)
         if vigil.watchdog is not None and not space.calls:
             # Compilers take their time: ranks wait for one another before any wait is timed.

@@ -266,11 +266,7 @@ def by_panels(
             has `shape`, `dtype` as in signatures (`"bf16"`), and `device` (`name`, `capability` as 90, `amd`). Why the
             function cannot take such tensors, which is TL411; empty where it can.
     """
-
-    def declare(function: Callable[..., Any]) -> ByRuns:
-        return ByRuns(function, merge, refuses)
-
-    return declare
+    return lambda function: ByRuns(function, merge, refuses)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

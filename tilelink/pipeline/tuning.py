@@ -108,7 +108,7 @@ class Tuning:
         if found is not None and not compared:
             why = self._refused(found, space)
             if why and self.backend.rank == 0:
-                why = str(self.cache.untrue(found, why))
+                why = str(self.cache.untrue(self.problem, why))
             elif not why:
                 self.session.compared.add(self._key(found))
         if why and self.backend.rank == 0:

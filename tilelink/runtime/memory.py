@@ -265,16 +265,6 @@ class Workspace:
         """All flags of a region, on this rank."""
         return self.view(name, torch.int64, self.capacity[name].nbytes // WORD)
 
-    def capture(self, prepared: object) -> None:
-        """A CUDA graph holds a call from now on, made with `prepared`."""
-        self.captured = True
-        self.replayed.add(prepared)
-
-    def doorbells(self) -> list[torch.Tensor]:
-        """The flags that streams of this rank wait for."""
-        names = [n for n in self.capacity if ".doorbells/" in n]
-        return [self.words(n) for n in names]
-
     def close(self) -> None:
         """Free the memory. Collective; harmless when repeated."""
         if not self.closed:

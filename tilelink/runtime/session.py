@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -52,6 +52,9 @@ class Session:
     _names: dict[str, Session] = field(default_factory=dict[str, "Session"])
     """Sessions that `named` has found: operators of torch ask at each call."""
     vigil: Vigil = field(init=False)
+    of_process: ClassVar[Session | None] = None
+    """That of this process, once there is one: later calls do not look at the environment again. It is no context variable:
+    autograd's threads, which call operators of gradients, come to Python anew each time."""
 
     def __post_init__(self, watchdog: float | None, debug: bool) -> None:
         self.vigil = Vigil(self, watchdog, debug)
@@ -177,23 +180,11 @@ class Session:
 
     def doorbells(self) -> list[torch.Tensor]:
         """The flags that streams of this rank wait for."""
-        return [words for w in list(self.workspaces.values()) if not w.closed for words in w.doorbells()]
+        spaces = [w for w in list(self.workspaces.values()) if not w.closed]
+        return [w.words(name) for w in spaces for name in w.capacity if ".doorbells/" in name]
 
 
 _current: ContextVar[Session | None] = ContextVar("tilelink_session", default=None)
-
-
-@dataclass(slots=True)
-class _Process:
-    """`session`: of this process, once there is one: later calls do not look at the environment again.
-
-    It is no context variable: autograd's threads, which call operators of gradients, come to Python anew each time.
-    """
-
-    session: Session | None = None
-
-
-_process = _Process()
 
 
 @contextmanager
@@ -213,14 +204,14 @@ def in_rank() -> bool:
 
 def current() -> Session | None:
     """The session of this process or simulated rank, if there is one without starting a simulation."""
-    found = _current.get() or _process.session
+    found = _current.get() or Session.of_process
     if found is not None and found.backend.alive:
         return found
     if found is not None:
         # Its process group was destroyed.
         found.vigil.stop()
-        if _process.session is found:  # another thread may have made the next one already
-            _process.session = None
+        if Session.of_process is found:  # another thread may have made the next one already
+            Session.of_process = None
     asked = environment.backend()
     if asked == "simulated":
         return None
@@ -235,7 +226,7 @@ def current() -> Session | None:
         from tilelink.runtime.nvshmem import NvshmemBackend as Chosen
     else:
         from tilelink.runtime.peer import PeerBackend as Chosen
-    made = _process.session = Session(Chosen.from_environment(), environment.watchdog(), environment.debug())
+    Session.of_process = made = Session(Chosen.from_environment(), environment.watchdog(), environment.debug())
     return made
 
 

@@ -270,7 +270,6 @@ class Guard:
         self._backend = backend
         self._lock = threading.Lock()
         self._describe = Recent[Describe](WATCHES_KEPT)
-        self._watches = Recent[torch.Tensor](WATCHES_KEPT)
         self._watched = 0
         self._outside: TilelinkError | None = None
         self._missing: TilelinkError | None = None
@@ -280,18 +279,15 @@ class Guard:
         self._guard = backend.shared_words(device.GUARD, on_host=False)
         # The host polls: numpy reads a flag ten times as fast as torch.
         self._seen = self.memory.numpy()
-        self._prepare()
+        self.reset()
 
-    def watch(self, call: object, describe: Describe) -> torch.Tensor:
-        """What kernels take as `watch_at` in calls of one emitted file with one set of sizes, `call`; `describe` puts their
-        entries in words."""
-        known = self._watches.get(call)
-        if known is None:
-            known = self._watches[call] = self._backend.zeros(2, torch.int64)
-            known.copy_(torch.tensor([self._watched, self._guard.data_ptr()], device="cpu"))
-            self._describe[self._watched] = describe
-            self._watched += 1
-        return known
+    def watch(self, describe: Describe) -> torch.Tensor:
+        """What kernels take as `watch_at` in calls of one kind; `describe` puts their entries in words."""
+        made = self._backend.zeros(2, torch.int64)
+        made.copy_(torch.tensor([self._watched, self._guard.data_ptr()], device="cpu"))
+        self._describe[self._watched] = describe
+        self._watched += 1
+        return made
 
     # -------------------------------------------------------------------------------------------------------- what is found
     @property
@@ -375,15 +371,12 @@ class Guard:
 
     def reset(self) -> None:
         """Start afresh; no kernel of this rank is running."""
+        limit = FOREVER if self.seconds is None else int(self.seconds * 1e9)
         with self._lock:
             self.memory.zero_()
             self._outside, self.taken = None, False
-            self._prepare()
-
-    def _prepare(self) -> None:
-        limit = FOREVER if self.seconds is None else int(self.seconds * 1e9)
-        self._guard.copy_(torch.tensor([limit, 0, 0, self.memory.data_ptr()], device="cpu"))
-        self._backend.limit_waits(self.seconds)
+            self._guard.copy_(torch.tensor([limit, 0, 0, self.memory.data_ptr()], device="cpu"))
+            self._backend.limit_waits(self.seconds)
 
 
 def _forgotten(entry: Entry) -> Finding:

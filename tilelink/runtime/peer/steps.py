@@ -15,7 +15,7 @@ from triton import knobs
 from tilelink.runtime import backend as W
 from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.packing import pack
-from tilelink.runtime.peer.streams import Launcher, copy_pieces, pieces, require_gpu
+from tilelink.runtime.peer.streams import Launcher, copy_pieces, pieces
 
 
 def settled(work: W.Work, number: int, launcher: Launcher, first: W.Call) -> W.Step:
@@ -83,7 +83,6 @@ def hooked() -> bool:
 # ----------------------------------------------------------------------------------------------------------------- copies
 def _copy(work: W.Copy, number: int, first: W.Call) -> W.Step:
     ends = W.ends_of(work, first)
-    require_gpu(*ends)
     parts, sides = pieces(*ends), (work.target.of, work.source.of)
     target, source = (_address(side, end, first) for side, end in zip(sides, ends, strict=True))
     handle = _handle(number, first)

@@ -168,7 +168,14 @@ class CudaStream:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes by a copy engine; either side may be a peer's memory. Raises TL423 not of one shape and dtype with
         contiguous rows, TL427 not on a GPU."""
-        require_gpu(target, source)
+        for tensor in (target, source):
+            if not tensor.is_cuda:
+                raise TilelinkError(
+                    "TL427",
+                    f"a tensor on {tensor.device} cannot be copied in this backend",
+                    why="copies go between the memories of GPUs",
+                    hint="move it to this rank's GPU first",
+                )
         if torch.version.hip:
             with torch.cuda.stream(self.stream):
                 target.copy_(source, non_blocking=True)
@@ -212,15 +219,3 @@ class CudaStream:
 
     def wait(self, event: Any) -> None:
         self.stream.wait_event(event)
-
-
-def require_gpu(*tensors: torch.Tensor) -> None:
-    """Raises TL427, one of them is not on a GPU."""
-    for tensor in tensors:
-        if not tensor.is_cuda:
-            raise TilelinkError(
-                "TL427",
-                f"a tensor on {tensor.device} cannot be copied in this backend",
-                why="copies go between the memories of GPUs",
-                hint="move it to this rank's GPU first",
-            )
