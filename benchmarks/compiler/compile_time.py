@@ -22,7 +22,7 @@ from rich.table import Table
 import tilelink
 from benchmarks.harness import RESULTS, about, parser, processor, save
 from benchmarks.operator_cases import CASES, Draw
-from tests.mapping.plans import verify
+from tests.mapping.plans import emitted, verify
 from tilelink import Operator, ops
 from tilelink.frontend import trace
 from tilelink.ir.plan import Plan
@@ -30,7 +30,6 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import make_plan
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.pipeline.arguments import Bound, bind
-from tilelink.pipeline.compiled import emitted
 
 RANKS = 64
 H200 = Device("NVIDIA H200", 132, 227 * 1024, 3, 90)

@@ -6,10 +6,9 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.plans import plan_of
+from tests.mapping.plans import emitted, plan_of
 from tests.selection import table
 from tilelink import sms
-from tilelink.pipeline.compiled import emitted
 
 
 @tilelink.program("M N -> M N")

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.codegen.emitting import GOLDEN, text
-from tests.mapping.plans import form
+from tests.mapping.plans import emitted, form
 from tilelink.ops import programs
-from tilelink.pipeline.compiled import emitted
 
 ROOT = Path(__file__).parents[2]
 

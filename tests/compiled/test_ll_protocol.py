@@ -11,9 +11,9 @@ import tilelink
 from tests.compiled import hazards
 from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, texts
+from tests.mapping.plans import emitted as source_of
 from tilelink import Operator, ops
 from tilelink.ir.kernel import Checks
-from tilelink.pipeline.compiled import emitted as source_of
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, tuple[Operator, list[torch.Tensor]]] = {

@@ -9,8 +9,8 @@ import pytest
 from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
 from tests.compiled.test_placements import of_rank
+from tests.mapping.plans import emitted as source_of
 from tests.operators.placements import Placed, placements
-from tilelink.pipeline.compiled import emitted as source_of
 
 SOME = ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")
 

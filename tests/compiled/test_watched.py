@@ -12,11 +12,11 @@ from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, TARGETS, texts
 from tests.compiled.test_large_tiles import SUBJECTS
 from tests.compiled.test_placements import PLACEMENTS, of_rank
+from tests.mapping.plans import emitted as source_of
 from tilelink import copy_engine, sms
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ops import ag_gemm, ag_moe, gemm_rs
-from tilelink.pipeline.compiled import emitted as source_of
 
 WATCHED = Checks(watchdog=True)
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from tilelink import Operator, copy_engine, fused, library, sms
+from tilelink.codegen import emit
 from tilelink.frontend import trace
 from tilelink.ir import formula as F
+from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.partition import Channel
 from tilelink.ir.plan import Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
@@ -18,10 +20,16 @@ from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
 from tilelink.mapping.judge import judge
+from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
 Sizes = dict[str, int]
 SMS = 64
+
+
+def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
+    """The text of a plan; `checks`, `traced`: as of `tilelink.codegen.emit`."""
+    return emit(plan, lower(plan), checks, traced=traced)
 
 
 def wiring_of(operator: Operator, ranks: int, sizes: Sizes, axes: Mapping[str, int] | None = None) -> Wiring:

@@ -11,13 +11,12 @@ from examples.data_and_tensor_parallel import LINEAR
 from examples.two_levels import GATHER, SCATTER
 from tests.frontend.harness import message
 from tests.mapping.oracle import asked, assert_right
-from tests.mapping.plans import plan_along, verify, with_channel, with_signal
+from tests.mapping.plans import emitted, plan_along, verify, with_channel, with_signal
 from tests.mapping.shelf_axes import wired
 from tests.selection import table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import RankAxis, Topology
-from tilelink.pipeline.compiled import emitted
 
 PUTS = sms(2, M=2, push=True)
 TILES = sms(M=2, K=4)

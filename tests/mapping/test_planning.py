@@ -18,7 +18,7 @@ import tilelink.language as tl
 from benchmarks.mutants.mappings import mappings
 from tests.mapping import oracle
 from tests.mapping.oracle import assert_right
-from tests.mapping.plans import Sizes, plan_of, with_axis
+from tests.mapping.plans import Sizes, emitted, plan_of, with_axis
 from tests.operators import language, loops
 from tests.operators.test_copy_programs import made_and_gathered
 from tests.selection import cases, table
@@ -32,7 +32,6 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs, ulysses, ulysses_back
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
 from tilelink.ops.programs import gather, keep, matmul, scatter
-from tilelink.pipeline.compiled import emitted
 
 TILE = sms(M=16, N=16, K=16, order="ring+1")
 SIZES = {"M": 64, "K": 16, "N": 48}

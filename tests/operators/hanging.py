@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from tests.mapping.plans import emitted
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.compiled import Compiled, emitted
+from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
 
 

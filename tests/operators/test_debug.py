@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.mapping.plans import emitted
 from tests.operators import test_ep
 from tests.operators.problems import part
 from tests.operators.routings import Mixture
@@ -20,7 +21,6 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, ag_moe, ep_dispatch, moe_rs
 from tilelink.ops.programs import gather
-from tilelink.pipeline.compiled import emitted
 from tilelink.runtime.session import require
 
 RANKS = 3

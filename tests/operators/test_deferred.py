@@ -14,7 +14,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_right
-from tests.mapping.plans import plan_of
+from tests.mapping.plans import emitted, plan_of
 from tests.operators.problems import RS
 from tests.selection import table
 from tilelink import Operator, copy_engine, fused, operator, program, sms
@@ -24,7 +24,6 @@ from tilelink.ir.kernel import KernelSource
 from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 from tilelink.pipeline import compiled
-from tilelink.pipeline.compiled import emitted
 
 MATMUL = sms(3, M=16, N=64, K=16, order=("ring+1", "group 2"))
 OPERATORS: dict[str, Operator] = {

@@ -12,7 +12,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_right
-from tests.mapping.plans import plan_of, verify
+from tests.mapping.plans import emitted, plan_of, verify
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.problems import AG, RS, Kind, assert_calls
 from tests.selection import table
@@ -25,7 +25,6 @@ from tilelink.ir.topology import Device
 from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.ops.programs import gather, matmul
-from tilelink.pipeline.compiled import emitted
 
 SIZES = {"M": 64, "K": 16, "N": 24}
 PARTS = library("torch.mm", M="M/R")

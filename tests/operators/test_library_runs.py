@@ -14,7 +14,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
-from tests.mapping.plans import plan_of, with_step
+from tests.mapping.plans import emitted, plan_of, with_step
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import matmul_as_it_comes
 from tests.operators.test_attention import problem
@@ -27,7 +27,6 @@ from tilelink.libraries import attention
 from tilelink.mapping.lower import lower
 from tilelink.ops.attention import flash
 from tilelink.ops.programs import gather, matmul, reduce, scatter
-from tilelink.pipeline.compiled import emitted
 from tilelink.runtime.functions import function_of
 
 NAME = "tilelink.libraries.attention"

@@ -12,7 +12,7 @@ import torch
 import tilelink
 from benchmarks.mutants import mappings as m
 from tests.mapping.oracle import assert_refused, assert_right
-from tests.mapping.plans import form, forms, plan_of
+from tests.mapping.plans import emitted, form, forms, plan_of
 from tests.mapping.shelf import wired
 from tests.operators.against_torch import random, split
 from tests.selection import table
@@ -23,7 +23,7 @@ from tilelink.ir.streams import Copy, Set, actions
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.compiled import Compiled, emitted
+from tilelink.pipeline.compiled import Compiled
 from tilelink.proof.cycles import crowded
 from tilelink.proof.table import Table
 from tilelink.runtime.simulated.streams import Multiprocessors

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import tilelink
+from tests.mapping.plans import emitted
 from tests.operators.problems import RS
 from tests.selection import table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ops import gemm_rs
-from tilelink.pipeline.compiled import emitted
 
 MATMUL = sms(3, M=16, N=64, K=16, order="ring+1")
 OPERATORS: dict[str, Operator] = {

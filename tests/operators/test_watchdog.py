@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import tilelink
+from tests.mapping.plans import emitted
 from tests.operators.hanging import without_notify
 from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, fused, sms
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring, programs
-from tilelink.pipeline.compiled import emitted
 from tilelink.runtime.session import require
 
 RANKS = 3

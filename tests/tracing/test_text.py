@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.mapping.plans import emitted
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
 from tests.selection import table
@@ -17,7 +18,7 @@ from tilelink.codegen.function import Function
 from tilelink.codegen.trace import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.compiled import Compiled, emitted
+from tilelink.pipeline.compiled import Compiled
 
 H200 = Device("H200", 132, capability=90)
 

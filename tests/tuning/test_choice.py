@@ -27,7 +27,7 @@ from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.mapping.lower import lower
 from tilelink.ops import programs
 from tilelink.pipeline.arguments import Bound, bind
-from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
+from tilelink.pipeline.choosing import Choice, estimated, problem_of, undivided
 from tilelink.pipeline.compiled import refused
 from tilelink.runtime.session import require
 from tilelink.tuning.space import space_of
@@ -446,12 +446,12 @@ def test_plain_forms_know_even_parts_only() -> None:
     def of(m: int, ranks: int) -> Bound:
         return Bound((("M", m), ("K", 8), ("N", 8)), ("bf16", "bf16"), (), (), Topology(ranks))
 
-    assert even(ops.ag_gemm.signature, of(8, 4))
-    assert not even(ops.ag_gemm.signature, of(7, 4))
-    assert not even(ops.gemm_rs.signature, of(6, 4))
-    assert even(ops.ag_gemm.signature, of(7, 4), ops.ag_gemm.uneven)
-    assert even(ops.gemm_rs.signature, of(6, 3), ops.gemm_rs.uneven)  # 8 columns on 3 ranks
-    assert not even(ops.gemm_rs.signature, of(6, 3), frozenset("M"))
+    assert not undivided(ops.ag_gemm.signature, of(8, 4))
+    assert undivided(ops.ag_gemm.signature, of(7, 4))
+    assert undivided(ops.gemm_rs.signature, of(6, 4))
+    assert not undivided(ops.ag_gemm.signature, of(7, 4), ops.ag_gemm.uneven)
+    assert not undivided(ops.gemm_rs.signature, of(6, 3), ops.gemm_rs.uneven)  # 8 columns on 3 ranks
+    assert undivided(ops.gemm_rs.signature, of(6, 3), frozenset("M"))
 
 
 def test_ranks_along_several_axes_are_another_problem() -> None:
@@ -459,9 +459,9 @@ def test_ranks_along_several_axes_are_another_problem() -> None:
         topology = Topology(data * tensor, axes=(RankAxis("DP", data), RankAxis("TP", tensor)))
         return Bound((("S", 12), ("K", 8), ("N", 12)), ("bf16", "bf16"), (), (), topology)
 
-    assert even(linear.signature, along(2, 4))
-    assert not even(linear.signature, along(3, 2))  # K
-    assert not even(linear.signature, along(2, 8))  # S and N
+    assert not undivided(linear.signature, along(2, 4))
+    assert undivided(linear.signature, along(3, 2))  # K
+    assert undivided(linear.signature, along(2, 8))  # S and N
     problems = {problem_of(linear, along(*axes)) for axes in ((2, 4), (4, 2))}
     assert len(problems) == 2
 

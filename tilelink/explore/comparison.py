@@ -19,7 +19,7 @@ from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.pipeline.arguments import constants_of
-from tilelink.pipeline.choosing import even
+from tilelink.pipeline.choosing import undivided
 from tilelink.runtime.backend import Backend
 from tilelink.tuning.comparison import relative_error, results
 
@@ -51,7 +51,7 @@ def _has_plain_form(case: Case) -> bool:
     op = case.operator
     if op.reference_fn is None or op.signature.axes != (RANK_AXIS,) or any(s.contract for s in op.signature.inputs):
         return False
-    return even(op.signature, case.bound(case.topology), op.uneven)
+    return not undivided(op.signature, case.bound(case.topology), op.uneven)
 
 
 def error_of(case: Case, backend: Backend, device: str, found: Any) -> float:

@@ -169,6 +169,8 @@ def check_tensors(of: Operator, tensors: Sequence[Any]) -> None:
         TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
             TL224 a dtype that contradicts the signature, TL227 dtypes that differ, TL247 a negated view.
     """
+    from tilelink.runtime.memory import NAMES
+
     if len(tensors) != len(of.signature.inputs):
         raise TilelinkError(
             "TL221",
@@ -179,7 +181,17 @@ def check_tensors(of: Operator, tensors: Sequence[Any]) -> None:
         )
     for k, t in enumerate(tensors):
         _check_tensor(of, k, t)
-    _check_dtypes(of, tensors)
+    free = [(k, t) for k, (t, s) in enumerate(zip(tensors, of.signature.inputs, strict=True)) if s.dtype is None]
+    for k, t in free:
+        first, other = free[0][1].dtype, t.dtype
+        if other != first:
+            raise TilelinkError(
+                "TL227",
+                f"argument {k + 1} of `{of.name}` is {NAMES[other]} and argument {free[0][0] + 1} is {NAMES[first]}",
+                loc=of.loc,
+                why="inputs whose signature names no dtype have one dtype: their tiles meet in one expression",
+                hint="convert one of them, or name the dtype in the signature",
+            )
 
 
 def constants_of(signature: Signature, given: Mapping[str, Any], sizes: Collection[str] = ()) -> dict[str, Any]:
@@ -239,23 +251,6 @@ def _check_tensor(of: Operator, k: int, t: Any) -> None:
             why=f"its shape is `{shape}`",
             hint="convert it, or change the signature",
         )
-
-
-def _check_dtypes(of: Operator, tensors: Sequence[torch.Tensor]) -> None:
-    """Inputs whose signature names no dtype share one: tiles of two dtypes do not multiply."""
-    from tilelink.runtime.memory import NAMES
-
-    free = [(k, t) for k, (t, s) in enumerate(zip(tensors, of.signature.inputs, strict=True)) if s.dtype is None]
-    for k, t in free:
-        first, other = free[0][1].dtype, t.dtype
-        if other != first:
-            raise TilelinkError(
-                "TL227",
-                f"argument {k + 1} of `{of.name}` is {NAMES[other]} and argument {free[0][0] + 1} is {NAMES[first]}",
-                loc=of.loc,
-                why="inputs whose signature names no dtype have one dtype: their tiles meet in one expression",
-                hint="convert one of them, or name the dtype in the signature",
-            )
 
 
 def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:

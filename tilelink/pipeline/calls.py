@@ -15,7 +15,7 @@ from tilelink.frontend import check_keywords
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import SCALAR, Bound, bind, exact, in_words
-from tilelink.pipeline.choosing import Choice, choose, even, problem_of
+from tilelink.pipeline.choosing import Choice, choose, problem_of, undivided
 from tilelink.pipeline.prepared import Prepared, Unfused, bind_here, stated, workspace
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
@@ -160,7 +160,7 @@ class Calls:
     def has_plain(self, backend: Backend, bound: Bound) -> bool:
         """Whether the unfused form can run such a call."""
         possible = self.operator.reference_fn is not None and backend.group is not None
-        return possible and even(self.operator.signature, bound, self.operator.uneven)
+        return possible and not undivided(self.operator.signature, bound, self.operator.uneven)
 
     def _chosen(self, session: Session, key: Key | None, tensors: Sequence[Any], given: dict[str, Any]) -> Operator:
         """With the schedule that is chosen for a call; itself where that is its own."""

@@ -112,13 +112,8 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     return Choice(own, f"as the operator comes; {said}")
 
 
-def even(signature: Signature, bound: Bound, uneven: frozenset[str] = frozenset()) -> bool:
-    """Whether all ranks hold parts of one size, which is what libraries know, along all dimensions but `uneven`."""
-    return not undivided(signature, bound, uneven)
-
-
-def undivided(signature: Signature, bound: Bound, uneven: frozenset[str]) -> list[str]:
-    """Dimensions, but for `uneven` ones, of which the ranks do not hold parts of one size, or nobody knows."""
+def undivided(signature: Signature, bound: Bound, uneven: frozenset[str] = frozenset()) -> list[str]:
+    """Dimensions, but for `uneven` ones, of which the ranks do not hold parts of one size, which is what libraries know."""
     sizes = dict(bound.sizes)
     split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and not a.own_slice]
     names = {a.name: bound.topology.size(a.split or "") for a in split if a.name not in uneven}

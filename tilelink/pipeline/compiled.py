@@ -59,11 +59,6 @@ class Compiled:
         return Compiled(self.plan, self.lowered, self.verdict, source, self.outside)
 
 
-def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
-    """The text of a plan; `checks`, `traced`: as of `tilelink.codegen.emit`."""
-    return emit(plan, lower(plan), checks, traced=traced)
-
-
 def compiled(operator: Operator, bound: Bound, checks: Checks) -> Compiled:
     """Plan, verdict and source for bound arguments.
 

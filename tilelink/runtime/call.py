@@ -74,8 +74,6 @@ class CallEvents:
             kernel.memory.zero_()
 
 
-Placed = tuple[int, W.Work]
-"""The stream's number, and what it is given."""
 _DOES: dict[type, What] = {S.Copy: "copy", S.Compute: "compute"}
 
 
@@ -132,29 +130,28 @@ class _Preparation:
             if isinstance(step, (H.Transfer, H.Keep)):
                 for k, done in enumerate(self.loaded.streams[step.executor]):
                     yield from (self._done(step.path, action, step.stream + k) for action in done)
-            else:
-                yield from (self.backend.step(work, stream, self.first) for stream, work in self._work(step))
+            elif isinstance(step, H.CallEntry) and not step.kernels:
+                yield self._launch("call_entry", H.MAIN)
+            elif isinstance(step, H.Stage):
+                (done,) = self.loaded.streams[step.executor]
+                copies = (a for a in done if isinstance(a, S.Copy) and not a.source.empty)
+                yield from (self._step(self._action("", copy), H.MAIN) for copy in copies)
+                yield self._launch("ready", H.MAIN)  # which tells all
+            elif isinstance(step, H.CallExit):
+                yield self._launch("call_exit", H.MAIN)
+            elif isinstance(step, H.Launch):
+                yield self._launch(step.kernel, step.stream)
+            elif isinstance(step, H.Fork):
+                yield self._step(W.Follow(H.MAIN), step.stream)
+            elif isinstance(step, H.Join):
+                yield self._step(W.Follow(step.stream), H.MAIN)
 
-    def _work(self, step: H.HostStep) -> Iterator[Placed]:
-        if isinstance(step, H.CallEntry) and not step.kernels:
-            yield self._launch("call_entry", H.MAIN)
-        elif isinstance(step, H.Stage):
-            (done,) = self.loaded.streams[step.executor]
-            copies = (a for a in done if isinstance(a, S.Copy) and not a.source.empty)
-            yield from ((H.MAIN, self._action("", copy)) for copy in copies)
-            yield self._launch("ready", H.MAIN)  # which tells all
-        elif isinstance(step, H.CallExit):
-            yield self._launch("call_exit", H.MAIN)
-        elif isinstance(step, H.Launch):
-            yield self._launch(step.kernel, step.stream)
-        elif isinstance(step, H.Fork):
-            yield step.stream, W.Follow(H.MAIN)
-        elif isinstance(step, H.Join):
-            yield H.MAIN, W.Follow(step.stream)
+    def _step(self, work: W.Work, stream: int) -> W.Step:
+        return self.backend.step(work, stream, self.first)
 
     # ------------------------------------------------------------------------------------------------------------ streams
     def _done(self, path: str, action: S.Action, stream: int) -> W.Step:
-        step, events = self.backend.step(self._action(path, action), stream, self.first), self.events
+        step, events = self._step(self._action(path, action), stream), self.events
         if events is None or isinstance(action, S.Set):
             return step
         what, detail = _DOES.get(type(action), "wait"), self._said(path, action)
@@ -250,10 +247,11 @@ class _Preparation:
         return words[COPIES * self.slot :][:COPIES] if what == "last" else words
 
     # --------------------------------------------------------------------------------------------------------- launches
-    def _launch(self, name: str, stream: int) -> Placed:
+    def _launch(self, name: str, stream: int) -> W.Step:
         decl = self.loaded.source.kernel(name)
         args = {a.name: self._value(a) for a in decl.args}
-        return stream, W.Launch(getattr(self.loaded.module, name), self._workers(decl), args, decl.options)
+        work = W.Launch(getattr(self.loaded.module, name), self._workers(decl), args, decl.options)
+        return self._step(work, stream)
 
     def _workers(self, decl: KernelDecl) -> int:
         assert decl.workers is not None
