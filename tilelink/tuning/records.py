@@ -44,9 +44,9 @@ def made(kind: type[T], record: Any, **readers: Callable[[Any], Any]) -> T:
     for name in given:
         if name not in known:
             raise ValueError(f"{kind.__name__} has no field {_said(name)}")
-    for name in needed(kind):
-        if name not in given:
-            raise ValueError(f"{kind.__name__} has no value for `{name}`")
+    for f in fields(kind):
+        if f.name not in given and f.default is MISSING and f.default_factory is MISSING:
+            raise ValueError(f"{kind.__name__} has no value for `{f.name}`")
     return kind(
         **{
             name: readers[name](value) if name in readers else _value(known[name], value, f"{kind.__name__}.{name}")
@@ -58,11 +58,6 @@ def made(kind: type[T], record: Any, **readers: Callable[[Any], Any]) -> T:
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
-
-
-def needed(kind: type[Any]) -> list[str]:
-    """The fields of a dataclass that have no default."""
-    return [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
@@ -134,19 +129,33 @@ def schedule_of(record: Any) -> Schedule:
 # ------------------------------------------------------------------------------------------------------------- writing
 def record_of(schedule: Schedule) -> dict[str, Any] | None:
     """None where a user's function orders tiles, or computes them: a function is no data."""
-    placements = {path: _placement(p) for path, p in schedule.entries}
-    if any(p is None for p in placements.values()):
+    try:
+        found = _differing(schedule)
+    except TypeError:
         return None
-    found: dict[str, Any] = {"placements": placements}
-    if schedule.slots != Schedule().slots:
-        found["slots"] = schedule.slots
-    if schedule.channels:
-        found["channels"] = dict(schedule.channels)
-    if schedule.unfused:
-        found["unfused"] = True
-    if not schedule.ll:
-        found["ll"] = False
-    return found
+    return {"placements": found.pop("entries", {}), **found}
+
+
+def _differing(record: Any) -> dict[str, Any]:
+    """Only what differs from the defaults."""
+    given = {f.name: getattr(record, f.name) for f in fields(record) if getattr(record, f.name) != f.default}
+    return {name: _data(value) for name, value in given.items()}
+
+
+def _data(value: Any) -> Any:
+    """
+    Raises:
+        TypeError: it is a function.
+    """
+    if callable(value):
+        raise TypeError
+    kind = next((name for name, cls in KINDS.items() if isinstance(value, cls)), None)
+    if kind is not None:
+        return {"on": kind, **_differing(value)}
+    if not isinstance(value, tuple):
+        return value
+    found = [(each[0], _data(each[1])) if isinstance(each, tuple) else _data(each) for each in value]
+    return dict(found) if value and isinstance(value[0], tuple) else found
 
 
 def form_of(schedule: Schedule) -> str:
@@ -154,29 +163,6 @@ def form_of(schedule: Schedule) -> str:
     if schedule.unfused:
         return "unfused"
     return "library" if any(isinstance(p, Library) for _, p in schedule.entries) else "Triton"
-
-
-def _placement(placement: Placement) -> dict[str, Any] | None:
-    """Only what differs from the defaults."""
-    kind = next(name for name, cls in KINDS.items() if isinstance(placement, cls))
-    found: dict[str, Any] = {"on": kind}
-    for f in fields(placement):
-        value: Any = getattr(placement, f.name)
-        if f.name == "function" and callable(value):
-            return None
-        if isinstance(value, tuple(KINDS.values())):
-            value = _placement(value)
-            if value is None:
-                return None
-        if f.name == "tile":
-            found |= {"tile": dict(value)} if value else {}
-        elif f.name == "order":
-            if not all(isinstance(o, str) for o in value):
-                return None
-            found |= {"order": list(value)} if value != f.default else {}
-        elif value != f.default:
-            found[f.name] = value
-    return found
 
 
 # ----------------------------------------------------------------------------------------------------------- functions

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -42,9 +42,7 @@ class Problem:
 
     def comparable(self, other: Problem) -> bool:
         """Equal in all but sizes."""
-        mine = (self.operator, self.signature, self.gpu, self.backend, self.ranks, self.dtypes)
-        theirs = (other.operator, other.signature, other.gpu, other.backend, other.ranks, other.dtypes)
-        return mine == theirs and [n for n, _ in self.sizes] == [n for n, _ in other.sizes]
+        return replace(self, sizes=other.sizes) == other and [n for n, _ in self.sizes] == [n for n, _ in other.sizes]
 
     def alike(self, other: Problem) -> bool:
         """Of one bucket."""
