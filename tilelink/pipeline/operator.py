@@ -142,14 +142,10 @@ class Operator:
         for given, what in ((entries, "`entries`"), (channels, "`channels`")):
             if given is not None and (not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given)):
                 raise refuse(what, given, "a mapping by name")
+        lengths = None if channels is None else tuple(sorted(channels.items()))
+        further = {"slots": slots, "channels": lengths, "ll": ll, "unfused": bool(unfused)}
         merged = self.schedules.merged({**(entries or {}), **placements})
-        if slots is not None:
-            merged = replace(merged, slots=slots)
-        if channels is not None:
-            merged = replace(merged, channels=tuple(sorted(channels.items())))
-        if ll is not None:
-            merged = replace(merged, ll=ll)
-        merged = replace(merged, unfused=bool(unfused))
+        merged = replace(merged, **{name: value for name, value in further.items() if value is not None})
         said = any((entries, placements, channels)) or (slots, unfused, ll) != (None, None, None)
         return replace(self.with_schedule(checked(merged)), scheduled=self.scheduled or said)
 
@@ -267,8 +263,7 @@ class Operator:
         """
         if tensors and isinstance(tensors[0], SymbolicTensor):
             return inline(self.name, self.fn, self.signature, tensors, given, self.loc, self.schedules.entries)
-        calls = self._calls
-        return (self.calls if calls is None else calls)(tensors, out, group, session, given)
+        return (self._calls or self.calls)(tensors, out, group, session, given)
 
     def trace(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Trace:
         """Call a variant that writes down when it does what: who waits, computes and communicates, on every rank.
@@ -456,9 +451,8 @@ def _declared(module: str, name: str) -> Any:
 
 def _unpickled(module: str, name: str, schedule: Schedule, scheduled: bool) -> Operator:
     found = _declared(module, name)
-    if (found.schedules, found.scheduled) == (schedule, scheduled):
-        return found
-    return replace(found, schedules=schedule, scheduled=scheduled)
+    same = (found.schedules, found.scheduled) == (schedule, scheduled)
+    return found if same else replace(found, schedules=schedule, scheduled=scheduled)
 
 
 def operator(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tilelink.pipeline.operator import Operator
@@ -22,31 +23,25 @@ def traced_call(operator: Operator, session: Session, tensors: Sequence[Any], gi
         raise no_kernels()
     operator = operator.calls.tiled(bind_here(operator, session, tensors, given))
     backend = session.backend
-    prepared = Prepared(operator, session, tensors, (), given, traced=True)
-
-    def traced() -> Prepared:
-        prepared.run(tensors)
-        return prepared
-
+    prepared: Any = Prepared(operator, session, tensors, (), given, traced=True)
+    traced = partial(prepared.run, tensors)
     if backend.topology.backend == "simulated":
         # Simulated clocks do not notice that somebody writes down what they say: one call says all.
         ms, untraced = max(backend.agree(backend.timed(traced))), None
-        ready: Any = prepared
     else:
         plain = Prepared(operator, session, tensors, (), given)
-        runs = {"plain": lambda: plain.run(tensors), "traced": traced}
-        times, missing = interleaved(backend, runs, ROUNDS)
+        times, missing = interleaved(backend, {"plain": partial(plain.run, tensors), "traced": traced}, ROUNDS)
         assert not missing, missing
         ms, untraced = times["traced"].median, times["plain"].median
-        before: Any = traced()
-        for kept in before.slots:
+        traced()
+        for kept in prepared.slots:
             kept.events.clear()
         backend.barrier()
-        ready = traced()
+        traced()
         backend.barrier()
     # The workspace has moved on to the next slot.
-    slot = (ready.workspace.calls - 1) % ready.plan.schedule.slots
-    lanes = lanes_of_events(backend, ready.plan, ready.loaded.source, ready.slots[slot].events)
+    slot = (prepared.workspace.calls - 1) % prepared.plan.schedule.slots
+    lanes = lanes_of_events(backend, prepared.plan, prepared.loaded.source, prepared.slots[slot].events)
     sizes = " ".join(f"{name}={size}" for name, size in prepared.plan.sizes)
     return Trace(
         title=f"{operator.name}: {sizes}",

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,7 @@ STATUS = 70
 """Exit status of a process that its watcher has ended."""
 
 
+@dataclass(eq=False)
 class StoreWatcher:
     """Tells the other ranks what a guard reports, hears what they report, sees when one of them has ended, and ends this process
     when its program does not take the error.
@@ -84,30 +85,23 @@ class StoreWatcher:
     Args:
         guard: this rank's.
         ranks: how many there are.
-        peers: the processes of the other ranks that can be seen from here.
+        peers: the processes of the other ranks that can be seen from here, until they end.
         board: where ranks leave word; None if there is no other rank.
         release: lets go on what waits for something else than a kernel; called again and again.
         leave: ends the process.
     """
 
-    def __init__(
-        self,
-        guard: Guard,
-        ranks: int,
-        peers: Mapping[int, Process],
-        board: dist.Store | None,  # pyright: ignore[reportPrivateImportUsage]
-        release: Callable[[], None],
-        leave: Callable[[int], None] = os._exit,
-    ) -> None:
-        assert guard.seconds is not None
-        self._guard = guard
-        self._ranks = ranks
-        self.peers = dict(peers)
-        self.board = board
-        self._release = release
-        self._leave = leave
-        self.patience = max(guard.seconds, 1.0)
-        self._period = min(0.2, guard.seconds / 4)
+    guard: Guard
+    ranks: int
+    peers: dict[int, Process]
+    board: dist.Store | None  # pyright: ignore[reportPrivateImportUsage]
+    release: Callable[[], None]
+    leave: Callable[[int], None] = os._exit
+
+    def __post_init__(self) -> None:
+        assert self.guard.seconds is not None
+        self.patience = max(self.guard.seconds, 1.0)
+        self._period = min(0.2, self.guard.seconds / 4)
         self._told = self._dead = False
         self._deadline = 0.0
         self._over = threading.Event()
@@ -127,14 +121,14 @@ class StoreWatcher:
         """The process ends: say that this rank leaves by itself; with a status, if an error was not heard by then."""
         self._over.set()
         self._thread.join()
-        if self._guard.failed and (self._dead or not self._guard.taken):
+        if self.guard.failed and (self._dead or not self.guard.taken):
             self._end()
-        self._ask("set", "left", self._guard.rank, "")
+        self._ask("set", "left", self.guard.rank, "")
 
     def reset(self) -> None:
         """All ranks start afresh, and have come to this point before any guard is reset."""
         with self._lock:
-            self._ask("delete_key", "failed", self._guard.rank)
+            self._ask("delete_key", "failed", self.guard.rank)
 
     # --------------------------------------------------------------------------------------------------------- the thread
     def _run(self) -> None:
@@ -145,28 +139,28 @@ class StoreWatcher:
         """Once: hear, see, tell, and end the process if it is time."""
         with self._lock:
             self._see()
-            if not self._guard.failed:
+            if not self.guard.failed:
                 self._told = False
                 self._hear()
-            if not self._guard.failed:
+            if not self.guard.failed:
                 return
             if not self._told:
                 self._deadline = time.monotonic() + self.patience
-                if not self._guard.reported:
+                if not self.guard.reported:
                     time.sleep(self._period)  # its own kernels may have something to say
                 self._say()
-            if self._dead or not self._guard.taken:
+            if self._dead or not self.guard.taken:
                 # What is enqueued already runs to its end, however much of it there is.
-                self._release()
+                self.release()
                 if time.monotonic() > self._deadline:
                     self._end()
 
     def _hear(self) -> None:
-        for rank in range(self._ranks):
-            if rank != self._guard.rank and self._ask("check", "failed", rank):
+        for rank in range(self.ranks):
+            if rank != self.guard.rank and self._ask("check", "failed", rank):
                 text = self._ask("get", "failed", rank)
                 if isinstance(text, bytes):
-                    self._guard.stop(reported(rank, text.decode()))
+                    self.guard.stop(reported(rank, text.decode()))
                 return
 
     def _see(self) -> None:
@@ -183,25 +177,25 @@ class StoreWatcher:
             )
             if left is False:
                 self._dead = True
-                self._guard.stop(error)
+                self.guard.stop(error)
             else:
                 # It may be through with its program, as others will be: no reason to end what goes on without it.
-                self._guard.miss(error)
+                self.guard.miss(error)
 
     def _say(self) -> None:
         self._told = True
-        error = self._guard.error()
+        error = self.guard.error()
         assert error is not None
         print(f"\n{error}", file=sys.stderr, flush=True)
-        self._ask("set", "failed", self._guard.rank, error.message)
+        self._ask("set", "failed", self.guard.rank, error.message)
 
     def _end(self) -> None:
         if not self._told:
             self._say()
         why = "another rank is gone" if self._dead else "its program has not taken the error"
-        print(f"tilelink: rank {self._guard.rank} ends with status {STATUS}: {why}", file=sys.stderr, flush=True)
+        print(f"tilelink: rank {self.guard.rank} ends with status {STATUS}: {why}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        self._leave(STATUS)
+        self.leave(STATUS)
 
     # ----------------------------------------------------------------------------------------------------------- the board
     def _ask(self, method: str, what: str, rank: int, *given: object) -> object:
