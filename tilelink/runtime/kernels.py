@@ -6,9 +6,6 @@ The text is saved to a file because Triton reads the source of a kernel from its
 from __future__ import annotations
 
 import ast
-import contextlib
-import importlib.machinery
-import importlib.util
 import linecache
 import sys
 import threading
@@ -24,27 +21,16 @@ from triton.language.semantic import IncompatibleTypeErrorImpl
 from triton.runtime.jit import JITFunction
 
 from tilelink.errors import Note, TilelinkError, whole_line
-from tilelink.ir.kernel import KernelSource, advised, origin
+from tilelink.ir.kernel import KernelSource, advised
 from tilelink.runtime import cache
 
 _loading = threading.Lock()
 
+SOURCE = "__emitted__"
+"""Attribute of an emitted module: the `KernelSource` that it was loaded from."""
+
 LINES = "__lines__"
-"""Attribute of an emitted module: (emitted line, the user's line), for reports."""
-
-ADVICE = "__advice__"
-"""Another: what to do about lines of the user's that Triton does not accept."""
-
-
-class EmittedLoader(importlib.machinery.SourceFileLoader):
-    """Runs `text`, which `path` holds too: neither a changed file nor stale bytecode can get in between."""
-
-    def __init__(self, name: str, path: Path, text: str) -> None:
-        super().__init__(name, str(path))
-        self.text = text
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.text.encode(), self.path)
+"""Another, of that: (emitted line, the user's line), for reports."""
 
 
 def load(source: KernelSource) -> ModuleType:
@@ -68,15 +54,15 @@ def load(source: KernelSource) -> ModuleType:
         module = sys.modules.get(module_name)
         if module is None:
             module = _run(module_name, cache.directory("kernels") / f"{name}_{digest}.py", source.text)
-        elif not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != source.text:
+        elif getattr(module, SOURCE).text != source.text:
             raise TilelinkError(
                 "TL404",
                 f"module {module_name} is already loaded from another text",
                 why="one digest stands for one text",
                 hint="report this: the digest must cover everything that the text depends on",
             )
+        setattr(module, SOURCE, source)
         setattr(module, LINES, source.lines)
-        setattr(module, ADVICE, source.advice)
         return module
 
 
@@ -109,17 +95,16 @@ def require_resident(compiled: Any, workers: int) -> None:
 def _run(module_name: str, path: Path, text: str) -> ModuleType:
     if cache.made(path, lambda: text, seconds=60) != text.encode():
         raise cache.changed(path, "has another text than the one that its name stands for")
-    loader = EmittedLoader(module_name, path, text)
-    spec = importlib.util.spec_from_loader(module_name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(module_name)
+    module.__file__ = str(path)
     linecache.checkcache(str(path))
     sys.modules[module_name] = module
-    with contextlib.ExitStack() as undo:
-        # A module that does not run to its end is not kept, whatever ended it.
-        undo.callback(sys.modules.pop, module_name)
-        loader.exec_module(module)
-        undo.pop_all()
+    try:
+        # The text, which the file holds too: neither a changed file nor stale bytecode can get in between.
+        exec(compile(text, str(path), "exec", dont_inherit=True), vars(module))
+    except BaseException:
+        del sys.modules[module_name]  # it has not run to its end
+        raise
     return module
 
 
@@ -166,15 +151,15 @@ CONSTANTS = (
 
 
 def _refusal(kernel: Any, said: str, line: int) -> TilelinkError:
-    names: Mapping[str, Any] = kernel.fn.__globals__
+    source: KernelSource | None = kernel.fn.__globals__.get(SOURCE)
     emitted = whole_line(kernel.fn.__code__.co_filename, line)
-    loc = origin(names.get(LINES, ()), line)
+    loc = None if source is None else source.location(line)
     return TilelinkError(
         "TL412",
         f"Triton does not accept a line of kernel {kernel.fn.__name__}: {said}",
         loc=loc or emitted,
         why="what a tile program computes is Triton's: it decides which shapes and dtypes go together",
-        hint=CONSTANTS if "constexpr" in said else advised(names.get(ADVICE, ()), loc) or CALLS,
+        hint=CONSTANTS if "constexpr" in said else advised(() if source is None else source.advice, loc) or CALLS,
         notes=(Note("the line that is compiled", emitted),) if loc is not None else (),
     )
 
