@@ -53,11 +53,6 @@ class Compiled:
             self.loaded[rank] = Loaded(self.plan, self.source, load(self.source), streams)
         return self.loaded[rank]
 
-    def traced(self, checks: Checks) -> Compiled:
-        """The same plan, emitted so that it writes down when it does what."""
-        source = emit(self.plan, self.lowered, checks, traced=True)
-        return Compiled(self.plan, self.lowered, self.verdict, source, self.outside)
-
 
 def compiled(operator: Operator, bound: Bound, checks: Checks) -> Compiled:
     """Plan, verdict and source for bound arguments.

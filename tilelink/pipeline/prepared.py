@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, constants_of, in_words, stored
@@ -78,7 +79,8 @@ class Prepared:
         self.plan: Plan = made.plan
         self.said = stated(operator, session, found, made, tensors)
         if traced:
-            made = made.traced(vigil.checks)
+            source = emit(made.plan, made.lowered, vigil.checks, traced=True)
+            made = replace(made, source=source, loaded={})
         nbytes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in results]
         spans = (*map(span, tensors), *nbytes)
         self._written = Written(operator.name, operator.loc, len(tensors), writes_of(self.plan), spans)
@@ -205,7 +207,7 @@ class Unfused:
             constants_of(operator.signature, given, operator.uneven),
         )
         self._reference = partial(reference, **taken, group=session.backend.group)
-        self._said = stated(operator, session, bound)
+        self._said = Stated(in_words(operator, bound), str(operator.schedules) or "default", loc=operator.loc)
         spans = tuple(map(span, (*tensors, *outs)))
         self._written = Written(operator.name, operator.loc, len(tensors), (), spans)
         self._checked = not outs
@@ -269,18 +271,15 @@ def stated(
     operator: Operator,
     session: Session,
     bound: Bound,
-    made: Compiled | None = None,
-    tensors: Sequence[torch.Tensor] = (),
+    made: Compiled,
+    tensors: Sequence[torch.Tensor],
 ) -> Stated:
-    """What this rank says of a call. `made`: of what runs it; None: it is the unfused form."""
-    call, how = in_words(operator, bound), str(operator.schedules) or "default"
-    if made is None:
-        return Stated(call, how, loc=operator.loc)
-    plan, checks = made.plan, str(session.vigil.checks)
+    """What this rank says of a call of the tile programs."""
+    plan, how, checks = made.plan, str(operator.schedules) or "default", str(session.vigil.checks)
     where = zip(map(plan.buffer, plan.wiring.arguments), tensors, strict=True)
     text = hashlib.sha256(repr((made.source.digest, plan.tables)).encode()).hexdigest()
     return Stated(
-        call=call,
+        call=in_words(operator, bound),
         how=f"{how} with {checks}" if checks else how,
         places=tuple((b.tensor, None if b.staged else session.backend.arenas.place(t)) for b, t in where if b.reached),
         of=repr((bound.layouts, plan.topology)),

@@ -7,12 +7,10 @@ from functools import cache
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import KernelSource, Site
 from tilelink.ir.partition import Channel, part
 from tilelink.ir.plan import LL_DATA, Plan
 from tilelink.ir.shape import ITEM_BYTES, rank_along
-from tilelink.ir.wiring import TensorAxis
 from tilelink.mapping import raising
 from tilelink.runtime.watchdog import Describe, Entry, Finding
 
@@ -80,12 +78,9 @@ def _element(plan: Plan, name: str, flag: int, rank: int) -> dict[int, int]:
     stored = [k for k, a in enumerate(tensor.axes) if not a.own_slice]
     extents = [int(F.evaluate(e, env)) for e in plan.buffer(name).extents]
     at = np.unravel_index(flag * (LL_DATA // ITEM_BYTES[tensor.dtype]), extents)
-    return {k: int(p) + int(F.evaluate(_first(tensor.axes[k]), env)) for k, p in zip(stored, at, strict=True)}
-
-
-def _first(axis: TensorAxis) -> Formula:
-    """The position with which this rank's instance begins on an axis."""
-    return F.of(0) if axis.over is None else rank_along(axis.over) * part(axis.size, axis.over)
+    # This rank's instance begins behind those of the ranks before it.
+    begins = {k: rank_along(a.over) * part(a.size, a.over) for k, a in enumerate(tensor.axes) if a.over is not None}
+    return {k: int(p) + int(F.evaluate(begins.get(k, F.of(0)), env)) for k, p in zip(stored, at, strict=True)}
 
 
 def _stored_by(plan: Plan, channel: Channel, at: dict[int, int], rank: int) -> tuple[int, ...]:

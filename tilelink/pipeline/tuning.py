@@ -30,7 +30,7 @@ from tilelink.tuning.measuring import attempt, failure, interleaved
 from tilelink.tuning.records import known, unknown
 from tilelink.tuning.search import Evaluate, Limits, Search, complete
 from tilelink.tuning.space import SLOTS, Space, space_of
-from tilelink.tuning.study import On, Study, Trial, nbytes_of, nothing_runs
+from tilelink.tuning.study import On, Study, Trial, nbytes_of
 from tilelink.tuning.tables import DiskCache, Entry
 from tilelink.version import __version__
 
@@ -104,7 +104,7 @@ class Tuning:
 
         Before it is taken for the first time in a session, it is called with the caller's tensors, and its result compared.
         """
-        found, compared, why = self.backend.agree(self._here())[0]
+        found, compared, why = self.backend.agree(self._here() if self.backend.rank == 0 else (None, False, ""))[0]
         if found is not None and not compared:
             why = self._refused(found, space)
             if why and self.backend.rank == 0:
@@ -116,9 +116,7 @@ class Tuning:
         return None if why else found
 
     def _here(self) -> tuple[Entry | None, bool, str]:
-        """On rank 0 what the cache has, whether that has been compared here, and why it has nothing if it should."""
-        if self.backend.rank != 0:
-            return None, False, ""
+        """What the cache has, whether that has been compared here, and why it has nothing if it should."""
         try:
             found = self.cache.load(self.problem)
         except TilelinkError as error:
@@ -237,7 +235,7 @@ class Tuning:
         search.study.plain_may_win = not reads_tables(self.plan)
         try:
             study = search.run()
-            self._decide(study, search.seconds_left)
+            self._decide(study, limits.budget - search.seconds)
         finally:
             self.restore()
         return study
@@ -256,7 +254,7 @@ class Tuning:
             candidate.close()
         study.final.update({s: final[str(k)] for k, s in enumerate(candidates) if str(k) in final})
         if not study.final:
-            raise nothing_runs(f"no schedule runs twice: {next(iter(missing.values()))}")
+            raise TilelinkError("TL462", f"no schedule runs twice: {next(iter(missing.values()))}")
         if "plain" in final:
             study.final[Schedule(unfused=True)] = final["plain"]
 

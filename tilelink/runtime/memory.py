@@ -69,10 +69,6 @@ class Arena:
         assert self._block is not None
         return self._block.peers[pe]
 
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the first byte of a tensor lies here."""
-        return 0 <= tensor.data_ptr() - self.local.data_ptr() < self.local.numel()
-
     def instance(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
         """Rank `pe`'s instance of a contiguous tensor that lies here: flat, in its dtype."""
         start = tensor.data_ptr() - self.local.data_ptr()
@@ -111,7 +107,9 @@ class Arenas:
     def find(self, tensor: torch.Tensor) -> Arena | None:
         """The arena that the tensor lies in, if one does."""
         at = bisect.bisect_right(self._starts, tensor.data_ptr()) - 1
-        return self._arenas[at] if at >= 0 and self._arenas[at].holds(tensor) else None
+        if at < 0 or tensor.data_ptr() - self._starts[at] >= self._arenas[at].local.numel():
+            return None
+        return self._arenas[at]
 
     def holding(self, tensor: torch.Tensor) -> Arena:
         """The same. Raises TL439, it lies in none."""

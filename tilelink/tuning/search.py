@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from tilelink.runtime.backend import Backend
 from tilelink.tuning.methods import Batches, method_named
 from tilelink.tuning.progress import bar
 from tilelink.tuning.space import Space
-from tilelink.tuning.study import Study, StudyFile, Trial, nothing_runs
+from tilelink.tuning.study import Study, StudyFile, Trial
 
 Progress = Callable[[Study], None]
 """Called with a study whenever something was tried."""
@@ -101,41 +100,32 @@ class Search:
         first = self.study.tried[self.start]
         if first.us is None:
             hint = "begin with one that runs: op.schedule(…).tune(…)"
-            raise nothing_runs(f"the schedule to begin with does not run: {first.why}", hint)
+            raise TilelinkError("TL462", f"the schedule to begin with does not run: {first.why}", hint=hint)
         if self.late():
             return self.study
-        with self._shown() as show:
+        # Rank 0 shows the seconds, or the trials, that are over, unless the caller does.
+        quiet = self.ranks.rank != 0 or self.limits.progress is not None
+        with bar(f"searching {self.study.problem.operator}", 1.0, quiet=quiet) as advance:
             for batch in method(self):
                 room = self.limits.trials - len(self.study.tried)
                 if room <= 0 or self.late():
                     break
                 self._try(batch[: int(min(room, len(batch)))], self.late)
-                show()
+                seconds, tried, best = self.seconds, len(self.study.tried), self.study.best.us
+                said = f"best {best:.1f} µs of {tried} schedules, {seconds:.0f} of {self.limits.budget:.0f} s"
+                advance(max(seconds / self.limits.budget, tried / self.limits.trials), said)
                 if any(s not in self.study.tried for s in batch):
                     break
         return self.study
 
-    @contextmanager
-    def _shown(self) -> Generator[Callable[[], None]]:
-        """What rank 0 shows unless the caller does: the seconds, or the trials, that are over."""
-        quiet = self.ranks.rank != 0 or self.limits.progress is not None
-        with bar(f"searching {self.study.problem.operator}", 1.0, quiet=quiet) as advance:
-
-            def show() -> None:
-                study, seconds = self.study, time.monotonic() - self._begun
-                part = max(seconds / self.limits.budget, len(study.tried) / self.limits.trials)
-                best = f"best {study.best.us:.1f} µs of {len(study.tried)} schedules"
-                advance(part, f"{best}, {seconds:.0f} of {self.limits.budget:.0f} s")
-
-            yield show
+    @property
+    def seconds(self) -> float:
+        """That are over on this rank."""
+        return time.monotonic() - self._begun
 
     def late(self) -> bool:
         """Whether time has run out but for what is kept back. Collective."""
-        return max(self.ranks.agree(time.monotonic() - self._begun)) > self.limits.budget * (1 - self.kept_back)
-
-    @property
-    def seconds_left(self) -> float:
-        return self.limits.budget - (time.monotonic() - self._begun)
+        return max(self.ranks.agree(self.seconds)) > self.limits.budget * (1 - self.kept_back)
 
     # ------------------------------------------------------------------------------------------- what a method chooses from
     @property
