@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.frontend import Found, Outside, found_by, trace
-from tilelink.ir.kernel import Checks, KernelSource
+from tilelink.ir.kernel import KernelSource
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Keep, Plan, Stage, StepPlan, Transfer
 from tilelink.ir.schedule import ByRuns, Library, Shaped
@@ -52,18 +51,6 @@ class Compiled:
             streams = {name: actions(self.lowered, name, rank) for name in moving}
             self.loaded[rank] = Loaded(self.plan, self.source, load(self.source), streams)
         return self.loaded[rank]
-
-
-def compiled(operator: Operator, bound: Bound, checks: Checks) -> Compiled:
-    """Plan, verdict and source for bound arguments.
-
-    Raises:
-        TilelinkError: there is no plan, or the proof refuses it.
-    """
-    found: list[Found] = []
-    plan = planned(operator, bound, found)
-    lowered, verdict = proved(plan)
-    return Compiled(plan, lowered, verdict, emit(plan, lowered, checks), Outside(found) if found else None)
 
 
 def proved(plan: Plan) -> tuple[Lowered, Verdict]:

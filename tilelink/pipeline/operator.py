@@ -14,8 +14,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilelink.codegen import emit
 from tilelink.errors import Loc, TilelinkError, with_article
-from tilelink.frontend import SymbolicTensor, inline, parse_signature, sizes_of
+from tilelink.frontend import Found, Outside, SymbolicTensor, inline, parse_signature, sizes_of
 from tilelink.ir.kernel import Checks, EmittedText
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
@@ -25,7 +26,7 @@ from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.judge import judge
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.compiled import Compiled, compiled, planned, unproven
+from tilelink.pipeline.compiled import Compiled, planned, proved, unproven
 from tilelink.pipeline.schedules import checked, refuse
 from tilelink.runtime.cache import Recent
 
@@ -111,7 +112,11 @@ class Operator:
         key = (bound, checks)
         known = self.kept.get(key)
         if known is None or (known.outside is not None and known.outside.changed()):
-            known = self.kept[key] = compiled(self, bound, checks)
+            found: list[Found] = []
+            plan = planned(self, bound, found)
+            lowered, verdict = proved(plan)
+            source = emit(plan, lowered, checks)
+            known = self.kept[key] = Compiled(plan, lowered, verdict, source, Outside(found) if found else None)
         return known
 
     # -------------------------------------------------------------------------------------------------------- schedules

@@ -105,7 +105,13 @@ class GpuBackend(ProcessBackend):
         self.device = reach.current_device()
         super().__init__(group)
         self.places: list[reach.Place] = self.agree(reach.place_of(self.device))
-        shared = self._share()
+        shared = name == "peer" and environment.share_gpus()
+        if shared:
+            environment.allow_shared_gpus()
+            if self.ranks == dist.get_world_size() and self.rank == 0:
+                reach.say_shared(self.ranks, len(set(self.places)))
+        else:
+            reach.require_own_gpus(self.places)
         self._processes: list[Process] = self.agree(this_process())
         self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device), shared=shared)
         self.launcher = Launcher(self.device, room=self.topology.device.shared_bytes)
@@ -133,11 +139,6 @@ class GpuBackend(ProcessBackend):
         if made is not self:
             made._sides, made.launcher = self._sides, self.launcher
         return made
-
-    def _share(self) -> bool:
-        """Whether ranks may share GPUs. Raises TL433, they do, and may not."""
-        reach.require_own_gpus(self.places)
-        return False
 
     def _block(self, nbytes: int) -> SymmetricBlock:
         block = self._heap.allocate(nbytes)
@@ -218,8 +219,7 @@ class GpuBackend(ProcessBackend):
         if self._stopwatch is None:
             self._stopwatch = Stopwatch(self.device, self.group)
         self.barrier()
-        ms = self._stopwatch.time(call, host_us)
-        self.late = self._stopwatch.late
+        ms, self.late = self._stopwatch.time(call, host_us)
         return ms
 
     def read(self, stamps: Sequence[Any]) -> list[int]:
@@ -275,14 +275,6 @@ class PeerBackend(GpuBackend):
         reach.require_no_gap(self.agree(gap))
         self._make_heap = heap
         self._heap = heap(self)
-
-    def _share(self) -> bool:
-        if not environment.share_gpus():
-            return super()._share()
-        environment.allow_shared_gpus()
-        if self.ranks == dist.get_world_size() and self.rank == 0:
-            reach.say_shared(self.ranks, len(set(self.places)))
-        return True
 
     def _part(self, group: dist.ProcessGroup) -> PeerBackend:
         return PeerBackend(group, heap=self._make_heap)

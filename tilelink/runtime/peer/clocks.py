@@ -70,12 +70,10 @@ class Stopwatch:
         self._cold = torch.zeros(max(1, 3 * cache // 4), dtype=torch.float32, device=device)
         self._sink = torch.zeros((), dtype=torch.float32, device=device)
         self._together = torch.zeros(1, device=device)
-        self.late = False
-        """Whether the device began before the host had enqueued all of the last call."""
 
-    def time(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
-        """Milliseconds on this rank's device. Collective. `host_us`: microseconds that the host may take; its start is twice as
-        long. Raises TL460, the call does not end."""
+    def time(self, call: Callable[[], Any], host_us: float) -> tuple[float, bool]:
+        """Milliseconds on this rank's device, and whether it began before the host had enqueued all of the call. Collective.
+        `host_us`: microseconds that the host may take; its start is twice as long. Raises TL460, the call does not end."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         # Read three times the cache's size: lines that a write leaves behind would have to be written back meanwhile.
         torch.sum(self._cold, dim=0, out=self._sink)
@@ -85,9 +83,9 @@ class Stopwatch:
         start.record()
         call()
         end.record()
-        self.late = start.query()
+        late = start.query()
         _await(end)
-        return start.elapsed_time(end)
+        return start.elapsed_time(end), late
 
 
 def _await(event: torch.cuda.Event) -> None:
