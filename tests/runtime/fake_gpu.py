@@ -99,6 +99,7 @@ class FakeBackend(GpuBackend):
     """Rank `rank` of `ranks`, whose peers' memory is this process's and which nobody else runs in."""
 
     alive = True  # pyright: ignore[reportAssignmentType]
+    name = "fake"  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, rank: int, ranks: int, notes: Notes) -> None:
         self.device, self.rank, self.ranks = CPU, rank, ranks

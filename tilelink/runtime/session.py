@@ -49,14 +49,15 @@ class Session:
     """Outgrown workspaces that CUDA graphs may still replay in."""
     compared: set[object] = field(default_factory=set[object])
     """Schedules from disk whose results have been compared here, each with what it is a schedule of."""
-    _names: dict[str, Session] = field(default_factory=dict[str, "Session"])
-    """Sessions that `named` has found: operators of torch ask at each call."""
+    _names: dict[str, Session] = field(init=False)
+    """This one and those of sub-groups, by the names of their backends: operators of torch ask at each call."""
     vigil: Vigil = field(init=False)
     of_process: ClassVar[Session | None] = None
     """That of this process, once there is one: later calls do not look at the environment again. It is no context variable:
     autograd's threads, which call operators of gradients, come to Python anew each time."""
 
     def __post_init__(self, watchdog: float | None, debug: bool) -> None:
+        self._names = {self.backend.name: self}
         self.vigil = Vigil(self, watchdog, debug)
 
     def watch_over(self, watchdog: float | None, debug: bool) -> None:
@@ -74,7 +75,7 @@ class Session:
     def check(self) -> None:
         """Wait for this rank's work, then raise what the watchdog or debug mode has found. Raises those of `Guard.check`."""
         self.backend.drain()
-        for part in dict.fromkeys((self, *self.groups.values())):
+        for part in self._names.values():
             part.vigil.check()
 
     def of(self, group: Any) -> Session:
@@ -90,8 +91,9 @@ class Session:
             grid = group if isinstance(group, Grid) else self.backend.grid(group)
             whole = self.backend.within(group) if grid is None else self.of(grid.group).backend
             backend = whole if grid is None else whole.laid_out(grid)
-            known = self._known(backend.name)
-            self.groups[group] = known or Session(backend, self.vigil.watchdog, self.vigil.debug)
+            if backend.name not in self._names:
+                self._names[backend.name] = Session(backend, self.vigil.watchdog, self.vigil.debug)
+            self.groups[group] = self._names[backend.name]
         return self.groups[group]
 
     def named(self, name: str) -> Session:
@@ -99,22 +101,15 @@ class Session:
         Raises TL456, no group here has it."""
         found = self._names.get(name)
         if found is None or not found.backend.alive:
-            self._forget_ended()
-            found = self._known(name)
-            if found is None:
-                base, axes = parsed(name)
-                group = None if axes and self._known(base) is self else self.backend.named(base)
-                found = self.of(Grid(axes, group) if axes else group)
-            self._names[name] = found
+            base, axes = parsed(name)
+            group = None if axes and self._names.get(base) is self else self.backend.named(base)
+            found = self.of(Grid(axes, group) if axes else group)
         return found
 
     def _forget_ended(self) -> None:
         """Groups that were destroyed: torch gives their names to others."""
         self.groups = {key: part for key, part in self.groups.items() if part.backend.alive}
         self._names = {name: part for name, part in self._names.items() if part.backend.alive}
-
-    def _known(self, name: str) -> Session | None:
-        return next((part for part in (self, *self.groups.values()) if part.backend.name == name), None)
 
     def workspace(self, key: object, wanted: tuple[Region, ...]) -> Workspace:
         """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes). Raises
@@ -152,7 +147,7 @@ class Session:
 
     def close(self, key: object) -> None:
         """Free what the operator took, here and in the sub-groups. Collective; harmless when repeated."""
-        for part in dict.fromkeys(self.groups.values()):
+        for part in self._names.values():
             if part is not self:
                 part.close(key)
         self.reserved.pop(key, None)
