@@ -13,15 +13,14 @@ import tilelink.language as tl
 from tilelink.nn import functional
 from tilelink.ops import ag_gemm
 from tilelink.ops.programs import reduce
-from tilelink.runtime.launching import say_alone, say_no_gradients, say_simulated
+from tilelink.runtime.refusals import warn_once
 
 
 # ------------------------------------------------------------------------------------------------- what is said in passing
 @pytest.fixture
 def anew() -> None:
     """As a process that has said nothing so far."""
-    for once in (say_simulated, say_alone, say_no_gradients):
-        once.cache_clear()
+    warn_once.cache_clear()
 
 
 @pytest.mark.usefixtures("anew")

@@ -19,8 +19,8 @@ from tilelink.pipeline.choosing import Choice, choose, problem_of, undivided
 from tilelink.pipeline.prepared import Prepared, Unfused, bind_here, stated, workspace
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
-from tilelink.runtime.launching import check_ranks, listed, say_alone, say_simulated, simulated, spread
-from tilelink.runtime.refusals import compare_calls
+from tilelink.runtime.launching import SIMULATED, check_ranks, listed, simulated, spread
+from tilelink.runtime.refusals import compare_calls, warn_once
 from tilelink.runtime.session import Session, current, require
 
 if TYPE_CHECKING:
@@ -116,8 +116,11 @@ class Calls:
         """Where there is no rank yet: one for each entry of lists, or one alone."""
         check_keywords(self.operator.name, self.operator.fn, self.operator.signature, given)
         if not are_lists(tensors):
-            say_simulated()
-            say_alone()
+            warn_once(SIMULATED)
+            warn_once(
+                "tensors that are passed outside tilelink.launch are those of one rank alone: to simulate several, pass a list "
+                "with one tensor per rank for each, or call in tilelink.launch(main, ranks=4)"
+            )
             return simulated(lambda: self(tensors, out, None, None, given), 1)[0]
         if out is None:
             return spread(lambda *mine: self(mine, None, None, None, given), tensors)

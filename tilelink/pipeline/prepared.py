@@ -23,9 +23,8 @@ from tilelink.runtime.aliasing import Written, span, writes_of
 from tilelink.runtime.backend import Call
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.call import Slot, prepare, results_on
-from tilelink.runtime.launching import say_no_gradients
 from tilelink.runtime.memory import Workspace, regions, union
-from tilelink.runtime.refusals import Stated
+from tilelink.runtime.refusals import Stated, warn_once
 from tilelink.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -293,7 +292,8 @@ def bind_here(operator: Operator, session: Session, tensors: Sequence[Any], give
     backend = session.backend
     found = bind(operator, tensors, given, backend.topology, session.shares, backend.rank)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        say_no_gradients(operator.name)
+        layers = "operators and layers with gradients are in tilelink.nn.functional"
+        warn_once(f"results of `{operator.name}` have no gradient: {layers}")
     check_devices(operator, tensors, backend.topology.backend != "simulated")
     return found
 

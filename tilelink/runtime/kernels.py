@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -53,7 +52,18 @@ def load(source: KernelSource) -> ModuleType:
         module_name = f"tilelink_emitted_{name}_{digest}"
         module = sys.modules.get(module_name)
         if module is None:
-            module = _run(module_name, cache.directory("kernels") / f"{name}_{digest}.py", source.text)
+            path = cache.directory("kernels") / f"{name}_{digest}.py"
+            if cache.made(path, lambda: source.text, seconds=60) != source.text.encode():
+                raise cache.changed(path, "has another text than the one that its name stands for")
+            module = sys.modules[module_name] = ModuleType(module_name)
+            module.__file__ = str(path)
+            linecache.checkcache(str(path))
+            try:
+                # The text, which the file holds too: neither a changed file nor stale bytecode can get in between.
+                exec(compile(source.text, str(path), "exec", dont_inherit=True), vars(module))
+            except BaseException:
+                del sys.modules[module_name]  # it has not run to its end
+                raise
         elif getattr(module, SOURCE).text != source.text:
             raise TilelinkError(
                 "TL404",
@@ -90,22 +100,6 @@ def require_resident(compiled: Any, workers: int) -> None:
             why="a worker that waits for one that has not started waits for ever",
             hint="ask for fewer SMs, or for smaller tiles, fewer stages or fewer warps",
         )
-
-
-def _run(module_name: str, path: Path, text: str) -> ModuleType:
-    if cache.made(path, lambda: text, seconds=60) != text.encode():
-        raise cache.changed(path, "has another text than the one that its name stands for")
-    module = ModuleType(module_name)
-    module.__file__ = str(path)
-    linecache.checkcache(str(path))
-    sys.modules[module_name] = module
-    try:
-        # The text, which the file holds too: neither a changed file nor stale bytecode can get in between.
-        exec(compile(text, str(path), "exec", dont_inherit=True), vars(module))
-    except BaseException:
-        del sys.modules[module_name]  # it has not run to its end
-        raise
-    return module
 
 
 # ---------------------------------------------------------------------------------------------------------------------

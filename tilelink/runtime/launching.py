@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -20,6 +18,7 @@ from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import grid_of
 from tilelink.runtime.memory import NAMES
+from tilelink.runtime.refusals import warn_once
 from tilelink.runtime.session import Session, current, in_rank, require, using
 
 if TYPE_CHECKING:
@@ -28,27 +27,7 @@ if TYPE_CHECKING:
     from tilelink.runtime.simulated.scheduler import Turns
 
 T = TypeVar("T")
-log = logging.getLogger("tilelink")
-
-
-@cache  # once per process
-def say_simulated() -> None:
-    log.warning("no GPU and no torchrun: running in the simulated backend (every rank in this process, on the CPU)")
-
-
-@cache  # once per process
-def say_alone() -> None:
-    log.warning(
-        "tensors that are passed outside tilelink.launch are those of one rank alone: to simulate several, pass a list with one "
-        "tensor per rank for each, or call in tilelink.launch(main, ranks=4)"
-    )
-
-
-@cache  # once per operator
-def say_no_gradients(name: str) -> None:
-    log.warning(
-        "results of `%s` have no gradient: operators and layers with gradients are in tilelink.nn.functional", name
-    )
+SIMULATED = "no GPU and no torchrun: running in the simulated backend (every rank in this process, on the CPU)"
 
 
 def simulated(
@@ -168,7 +147,7 @@ def launch(
         session.watch_over(*_checks(watchdog, debug, lambda: now.watchdog, lambda: now.debug))
         with using(along(session, axes)):
             return [main()]
-    say_simulated()
+    warn_once(SIMULATED)
     return simulated(main, ranks, axes=axes, watchdog=watchdog, debug=debug, **options)
 
 
@@ -216,7 +195,7 @@ def check_ranks(ranks: Any) -> None:
 def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options: Any) -> list[T]:
     """Call once per rank with that rank's argument of each list, in a simulated ranks, as many ranks."""
     count = listed(arguments)
-    say_simulated()
+    warn_once(SIMULATED)
 
     def main() -> T:
         me = require().backend.rank

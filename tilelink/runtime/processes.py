@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Self
 
 import torch
@@ -18,7 +16,7 @@ from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import Grid, grid_of, suffix
 from tilelink.runtime.memory import Arenas, SymmetricBlock
-from tilelink.runtime.refusals import no_such_group, not_in_group
+from tilelink.runtime.refusals import no_such_group, not_in_group, warn_once
 
 
 class ProcessBackend(Backend):
@@ -117,14 +115,6 @@ class ProcessBackend(Backend):
         return dist.PrefixStore(f"tilelink/{self.group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 
-log = logging.getLogger("tilelink")
-
-
-@cache  # once per process
-def say_references() -> None:
-    log.warning("no GPU: in these processes operators run their references, in plain torch on the CPU, without overlap")
-
-
 class GlooBackend(ProcessBackend):
     """One process of a group on CPUs, as of every `ProcessBackend`.
 
@@ -146,7 +136,9 @@ class GlooBackend(ProcessBackend):
             alone = environment.distributed() is None
             given: dict[str, Any] = {"rank": 0, "world_size": 1, "store": dist.HashStore()} if alone else {}  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group("gloo", **given)
-        say_references()
+        warn_once(
+            "no GPU: in these processes operators run their references, in plain torch on the CPU, without overlap"
+        )
         return cls()
 
     def _part(self, group: dist.ProcessGroup) -> GlooBackend:

@@ -1,14 +1,22 @@
-"""What every backend refuses, in the same words: what ranks do not do alike, and what is not there."""
+"""What every backend refuses, in the same words: what ranks do not do alike, and what is not there. And how it warns."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import torch
 
 from tilelink.errors import Loc, TilelinkError
+
+
+@cache  # once per process
+def warn_once(text: str) -> None:
+    logging.getLogger("tilelink").warning(text)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What all ranks must ask alike, or they do not make the same call.

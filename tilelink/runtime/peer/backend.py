@@ -23,6 +23,7 @@ from tilelink.runtime.peer.clocks import Stopwatch
 from tilelink.runtime.peer.steps import settled
 from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher
 from tilelink.runtime.processes import ProcessBackend
+from tilelink.runtime.refusals import warn_once
 from tilelink.runtime.watchdog import Guard, Process, StoreWatcher, this_process
 
 
@@ -109,7 +110,9 @@ class GpuBackend(ProcessBackend):
         if shared:
             environment.allow_shared_gpus()
             if self.ranks == dist.get_world_size() and self.rank == 0:
-                reach.say_shared(self.ranks, len(set(self.places)))
+                turns = "kernels take turns, torch's collectives go through the host, and times mean nothing"
+                gpus = len(set(self.places))
+                warn_once(f"TILELINK_SHARE_GPUS is set, {self.ranks} ranks run on {gpus} GPUs: {turns}")
         else:
             reach.require_own_gpus(self.places)
         self._processes: list[Process] = self.agree(this_process())

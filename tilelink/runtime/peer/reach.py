@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -15,8 +13,6 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.peer import driver
-
-log = logging.getLogger("tilelink")
 
 TRYING_OUT = "or, to try things out slowly in the backend peer, set TILELINK_SHARE_GPUS=1"
 """What is left to those who have fewer GPUs than ranks."""
@@ -75,16 +71,6 @@ def require_own_gpus(places: Sequence[Place]) -> None:
                 why=_TURNS,
                 hint=f"call torch.cuda.set_device(LOCAL_RANK) before the first operator, {TRYING_OUT}",
             )
-
-
-@cache  # once per process
-def say_shared(ranks: int, gpus: int) -> None:
-    log.warning(
-        "TILELINK_SHARE_GPUS is set, %d ranks run on %d GPUs: kernels take turns, torch's collectives go through the "
-        "host, and times mean nothing",
-        ranks,
-        gpus,
-    )
 
 
 def first_gap(rank: int, device: torch.device, places: Sequence[Place]) -> str | None:
