@@ -108,10 +108,8 @@ class ProcessBackend(Backend):
         """Where the ranks leave word for one another, by a connection of its own; None for a rank alone."""
         if self.ranks == 1:
             return None
-        store = dist.distributed_c10d._get_default_store()
         # Whoever waits for a key keeps a connection to himself.
-        clone = getattr(store, "clone", None)
-        own = clone() if clone is not None else store
+        own = dist.distributed_c10d._get_default_store().clone()
         return dist.PrefixStore(f"tilelink/{self.group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 

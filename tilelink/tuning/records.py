@@ -44,7 +44,7 @@ def made(kind: type[T], record: Any, **readers: Callable[[Any], Any]) -> T:
     for name in given:
         if name not in known:
             raise ValueError(f"{kind.__name__} has no field {_said(name)}")
-    for f in fields(kind):
+    for f in fields(cast("type[Any]", kind)):
         if f.name not in given and f.default is MISSING and f.default_factory is MISSING:
             raise ValueError(f"{kind.__name__} has no value for `{f.name}`")
     return kind(
@@ -154,8 +154,10 @@ def _data(value: Any) -> Any:
         return {"on": kind, **_differing(value)}
     if not isinstance(value, tuple):
         return value
-    found = [(each[0], _data(each[1])) if isinstance(each, tuple) else _data(each) for each in value]
-    return dict(found) if value and isinstance(value[0], tuple) else found
+    several = cast("tuple[Any, ...]", value)
+    if several and isinstance(several[0], tuple):
+        return {name: _data(each) for name, each in several}
+    return [_data(each) for each in several]
 
 
 def form_of(schedule: Schedule) -> str:
