@@ -93,13 +93,10 @@ def interleaved(
     missing: dict[str, str] = {}
     alive: dict[str, float] = {}
     for name, run in runs.items():
-        started: list[float] = []
-        problem = attempt(backend, lambda run=run, started=started: _warm(backend, run, started))
+        problem = attempt(backend, lambda name=name, run=run: alive.update({name: _warm(backend, run)}))
         if problem:
             missing[name] = problem
-        else:
-            alive[name] = started[-1]
-    names = list(alive)
+    names = [name for name in runs if name not in missing]
     mine: dict[str, list[Timed]] = {name: [] for name in names}
     begun = time.monotonic()
     for turn in range(rounds):
@@ -108,7 +105,7 @@ def interleaved(
         fresh()
         for name in names[turn % len(names) :] + names[: turn % len(names)] if names else []:
             host: list[float] = []
-            ms = backend.timed(_clocked(runs[name], host), alive[name])
+            ms = backend.timed(lambda name=name, host=host: host.append(_clocked(runs[name])), alive[name])
             mine[name].append((ms, host[-1], backend.late))
     everyones = backend.agree(mine)
     return {name: slowest([of_rank[name] for of_rank in everyones]) for name in names}, missing
@@ -125,20 +122,19 @@ def slowest(ranks: Sequence[Sequence[Timed]]) -> Times:
     return Times(ms, host, sum(any(t[2] for t in each) for each in rounds))
 
 
-def _warm(backend: Backend, run: Callable[[], Any], started: list[float]) -> None:
-    """A few times: each slot of a workspace is prepared when it is first used. The last time by the clock."""
-    simulated = backend.topology.backend == "simulated"
+def _warm(backend: Backend, run: Callable[[], Any]) -> float:
+    """A few times: each slot of a workspace is prepared when it is first used. Microseconds of the host in the last one."""
+    simulated, us = backend.topology.backend == "simulated", 0.0
     for _ in range(1 if simulated else 3):
         backend.drain()
-        _clocked(run, started)()
+        us = _clocked(run)
     if not simulated:
         torch.cuda.synchronize()  # brings to light what went wrong in a kernel
+    return us
 
 
-def _clocked(run: Callable[[], Any], into: list[float]) -> Callable[[], None]:
-    def clocked() -> None:
-        begin = time.perf_counter()
-        run()
-        into.append((time.perf_counter() - begin) * 1e6)
-
-    return clocked
+def _clocked(run: Callable[[], Any]) -> float:
+    """Microseconds that the host takes to start it."""
+    begin = time.perf_counter()
+    run()
+    return (time.perf_counter() - begin) * 1e6

@@ -145,9 +145,7 @@ class NvshmemHeap:
     def __init__(self, backend: GpuBackend, *, by_pointer: bool = True) -> None:
         library.start(backend.rank, backend.ranks, backend.device, backend.agree)
         self.remote = RemoteRanges()
-        self._rank = backend.rank
-        self._ranks = backend.ranks
-        self._device = backend.device
+        self._backend = backend
         self._by_pointer = by_pointer
 
     def allocate(self, nbytes: int) -> SymmetricBlock:
@@ -162,7 +160,7 @@ class NvshmemHeap:
                 why="the symmetric heap is limited by the free memory of the fullest GPU",
                 hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
             ) from error
-        bases, peers = zip(*(self._instance(local, pe) for pe in range(self._ranks)), strict=True)
+        bases, peers = zip(*(self._instance(local, pe) for pe in range(self._backend.ranks)), strict=True)
         return SymmetricBlock(local, peers, bases, partial(self._free, local))
 
     def reached(self) -> tuple[bool, ...]:
@@ -175,12 +173,12 @@ class NvshmemHeap:
     def _instance(self, local: torch.Tensor, pe: int) -> tuple[int, torch.Tensor]:
         """Its base, as a `SymmetricBlock` has it, and what streams take for it."""
         # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
-        if pe == self._rank:
+        if pe == self._backend.rank:
             return local.data_ptr(), local
         base: int = library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
         if base:
             return base, library.core().get_peer_tensor(local, pe)
-        return base, self.remote.add(pe, local.data_ptr(), local.numel(), self._device)
+        return base, self.remote.add(pe, local.data_ptr(), local.numel(), self._backend.device)
 
     def _free(self, local: torch.Tensor) -> None:
         self.remote.remove(local.data_ptr())
