@@ -63,7 +63,7 @@ def tune(
     from tilelink.explore.running import explore_case, tune_case
     from tilelink.explore.tables import tables
     from tilelink.tuning.search import Limits
-    from tilelink.tuning.study import StudyFile, on_named
+    from tilelink.tuning.study import on_named
     from tilelink.tuning.tables import merge
 
     session, console = here(as_json)
@@ -85,8 +85,7 @@ def tune(
         if session is None and on != "model":
             say(console, "simulated", extent(case, SEARCHED, ", under each schedule that is tried"))
         if on is not None:
-            kept = StudyFile(study) if study is not None else None
-            limits = Limits(method, budget, trials, seed, kept)
+            limits = Limits(method, budget, trials, seed, study)
             looked = explore_case(case, session, on=on_named(on), limits=limits, machine=Machine.load(machine))
             console.print(tables([study_sheet(each.name, looked)]))
             documents.append({**asked(case), "case": each.name, "study": looked.record()})

@@ -364,10 +364,9 @@ class Operator:
         from tilelink.runtime.launching import listed
         from tilelink.runtime.session import current
         from tilelink.tuning.search import Limits
-        from tilelink.tuning.study import StudyFile, on_named
+        from tilelink.tuning.study import on_named
 
-        kept = StudyFile(Path(file)) if file is not None else None
-        limits = Limits(method, budget, trials, seed, kept, progress)
+        limits = Limits(method, budget, trials, seed, None if file is None else Path(file), progress)
         if on_named(on) != "model":
             return explored(self, tensors, given, on, limits, space, group, session)
         machine = machine or H200

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -134,18 +134,17 @@ def _simple(t: torch.Tensor) -> bool:
 
 
 def _share(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and np.shares_memory(np.asarray(_Seen(one)), np.asarray(_Seen(other)))
+    return other is not None and np.shares_memory(_seen(one), _seen(other))
 
 
-class _Seen:
+def _seen(t: torch.Tensor) -> np.ndarray:
     """A tensor's addresses for numpy, which reads nothing there: they may be a GPU's."""
-
-    def __init__(self, t: torch.Tensor) -> None:
-        item = t.element_size()
-        self.__array_interface__: dict[str, Any] = {
-            "version": 3,
-            "typestr": f"|V{item}",
-            "shape": tuple(t.shape),
-            "strides": tuple(s * item for s in t.stride()),
-            "data": (t.data_ptr(), True),
-        }
+    item = t.element_size()
+    places = {
+        "version": 3,
+        "typestr": f"|V{item}",
+        "shape": tuple(t.shape),
+        "strides": tuple(s * item for s in t.stride()),
+        "data": (t.data_ptr(), True),
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=places))

@@ -74,9 +74,6 @@ class CallEvents:
             kernel.memory.zero_()
 
 
-_DOES: dict[type, What] = {S.Copy: "copy", S.Compute: "compute"}
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A plan with its kernels, and what this rank's streams do, by executor of the lowered plan."""
@@ -154,7 +151,7 @@ class _Preparation:
         step, events = self._step(self._action(path, action), stream), self.events
         if events is None or isinstance(action, S.Set):
             return step
-        what, detail = _DOES.get(type(action), "wait"), self._said(path, action)
+        what, detail = self._said(path, action)
 
         def traced(call: W.Call) -> None:
             on = W.stream_of(stream, call)
@@ -164,15 +161,16 @@ class _Preparation:
 
         return traced
 
-    def _said(self, path: str, action: S.Action) -> str:
-        """What is copied or computed, in words."""
+    def _said(self, path: str, action: S.Action) -> tuple[What, str]:
+        """What is done, and in words what is copied or computed."""
         library = self.plan.step(path).library
         if isinstance(action, S.Compute) and library is not None:
-            return library.name + (", a run" if action.output is None else ", merging" if library.runs else "")
+            part = ", a run" if action.output is None else ", merging" if library.runs else ""
+            return "compute", library.name + part
         if isinstance(action, S.Copy):
             pushed = action.source.rank == self.backend.rank
-            return f"to rank {action.target.rank}" if pushed else f"from rank {action.source.rank}"
-        return ""
+            return "copy", f"to rank {action.target.rank}" if pushed else f"from rank {action.source.rank}"
+        return "wait", ""
 
     def _action(self, path: str, action: S.Action) -> W.Work:
         if isinstance(action, S.Wait):

@@ -15,15 +15,13 @@ TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3}
 def tolerance(dtypes: Iterable[torch.dtype]) -> float:
     """How far two right results may be apart: each is as far from the exact one as the coarsest dtype of what is read and made
     allows, and seldom in opposite directions."""
-    return 1.5 * max((_of(d) for d in dtypes if d.is_floating_point), default=0.0)
-
-
-def _of(dtype: torch.dtype) -> float:
     import torch
 
     from tilelink.runtime.memory import NAMES
 
-    return TOLERANCE.get(NAMES[dtype], max(TOLERANCE["f32"], torch.finfo(dtype).eps / 2))
+    reals = [d for d in dtypes if d.is_floating_point]
+    errors = [TOLERANCE.get(NAMES[d], max(TOLERANCE["f32"], torch.finfo(d).eps / 2)) for d in reals]
+    return 1.5 * max(errors, default=0.0)
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tilelink.errors import TilelinkError
@@ -19,7 +20,7 @@ from tilelink.runtime.backend import Backend
 from tilelink.tuning.methods import Batches, method_named
 from tilelink.tuning.progress import bar
 from tilelink.tuning.space import Space
-from tilelink.tuning.study import Study, StudyFile, Trial
+from tilelink.tuning.study import Study, Trial, add, read
 
 Progress = Callable[[Study], None]
 """Called with a study whenever something was tried."""
@@ -57,7 +58,7 @@ class Limits:
     budget: float = 60.0
     trials: float = math.inf
     seed: int = 0
-    file: StudyFile | None = None
+    file: Path | None = None
     progress: Progress | None = None
 
 
@@ -94,7 +95,7 @@ class Search:
         self._begun = time.monotonic()
         method = method_named(self.study.method)
         file = self.limits.file if self.ranks.rank == 0 else None
-        known = self.ranks.agree([] if file is None else file.load(self.study))[0]
+        known = self.ranks.agree([] if file is None else read(file, self.study))[0]
         self.study.tried.update({trial.schedule: trial for trial in known})
         self._try([self.start], lambda: False)
         first = self.study.tried[self.start]
@@ -179,7 +180,7 @@ class Search:
         found = [replace(t, estimated=self._estimated.get(t.schedule) or None) for t in self.evaluate(new, late)]
         self.study.tried.update({trial.schedule: trial for trial in found})
         if self.limits.file is not None and self.ranks.rank == 0:
-            self.limits.file.add(found)
+            add(self.limits.file, found)
         if self.limits.progress is not None:
             self.limits.progress(self.study)
 

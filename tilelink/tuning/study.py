@@ -249,49 +249,43 @@ def _shown(trial: Trial) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------------------- the file
-@dataclass(frozen=True, slots=True)
-class StudyFile:
-    """Trials as lines of JSON, behind one that says what they are trials of. It is written to after each batch, so a search
-    that is interrupted goes on where it was; what was tried is not tried again."""
+# Trials as lines of JSON, behind one that says what they are trials of. It is written to after each batch, so a search that is
+# interrupted goes on where it was; what was tried is not tried again.
 
-    path: Path
 
-    def load(self, study: Study) -> list[Trial]:
-        """The trials that are there; none where there is no file, which is then begun.
+def read(path: Path, study: Study) -> list[Trial]:
+    """The trials that are in a file; none where there is no file, which is then begun.
 
-        Raises:
-            TilelinkError: TL466, it has trials of something else, or is damaged.
-        """
-        head = self._head(study)
-        if not self.path.is_file():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(head) + "\n", encoding="utf-8")
-            return []
-        try:
-            text = self.path.read_text(encoding="utf-8")
-            whole = text[: text.rfind("\n") + 1]  # the search may have ended amid a line
-            first, *lines = whole.splitlines() or [""]
-            known = taken(first, lambda record: object_of(record, "study"))
-            trials = [taken(line, lambda record: made(Trial, record, schedule=schedule_of)) for line in lines]
-        except (OSError, ValueError) as error:
-            raise self._refused(f"it does not read: {error}") from error
-        if known != head:
-            other = next((k for k in head if known.get(k) != head[k]), "its fields")
-            raise self._refused(f"its `{other}` is {known.get(other)!r}, and this search has {head.get(other)!r}")
-        if whole != text:
-            self.path.write_text(whole, encoding="utf-8")
-        return trials
+    Raises:
+        TilelinkError: TL466, it has trials of something else, or is damaged.
+    """
+    head = {"tilelink": __version__, "on": study.on, **study.problem.record()}
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        return []
+    try:
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]  # the search may have ended amid a line
+        first, *lines = whole.splitlines() or [""]
+        known = taken(first, lambda record: object_of(record, "study"))
+        trials = [taken(line, lambda record: made(Trial, record, schedule=schedule_of)) for line in lines]
+    except (OSError, ValueError) as error:
+        raise _refused(path, f"it does not read: {error}") from error
+    if known != head:
+        other = next((k for k in head if known.get(k) != head[k]), "its fields")
+        raise _refused(path, f"its `{other}` is {known.get(other)!r}, and this search has {head.get(other)!r}")
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    return trials
 
-    def add(self, trials: Sequence[Trial]) -> None:
-        """Put down trials; those with a function of the user's are left out."""
-        records = [asdict(replace(t, schedule=Schedule())) | {"schedule": record_of(t.schedule)} for t in trials]
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(r) + "\n" for r in records if r["schedule"] is not None))
 
-    def _head(self, study: Study) -> dict[str, Any]:
-        return {"tilelink": __version__, "on": study.on, **study.problem.record()}
+def add(path: Path, trials: Sequence[Trial]) -> None:
+    """Put down trials; those with a function of the user's are left out."""
+    records = [asdict(replace(t, schedule=Schedule())) | {"schedule": record_of(t.schedule)} for t in trials]
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(r) + "\n" for r in records if r["schedule"] is not None))
 
-    def _refused(self, why: str) -> TilelinkError:
-        return TilelinkError(
-            "TL466", f"`{self.path}` holds no trials of this search", why=why, hint="name another file"
-        )
+
+def _refused(path: Path, why: str) -> TilelinkError:
+    return TilelinkError("TL466", f"`{path}` holds no trials of this search", why=why, hint="name another file")
