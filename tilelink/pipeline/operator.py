@@ -241,10 +241,13 @@ class Operator:
         self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
     ) -> EmittedText:
         """The emitted Triton file: text, and in a notebook beside the tile programs."""
-        from tilelink.runtime.session import checks_here
+        from tilelink.runtime import environment
+        from tilelink.runtime.session import current
 
         tiled, bound = self.calls.planned_for(tensors, ranks, topology, given)
-        return EmittedText(tiled.compiled(bound, checks_here()).source)
+        here = current()
+        usual = Checks(environment.watchdog() is not None, environment.debug()) if here is None else here.vigil.checks
+        return EmittedText(tiled.compiled(bound, usual).source)
 
     # ------------------------------------------------------------------------------------------------------------- call
     def __call__(

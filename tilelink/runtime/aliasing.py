@@ -93,7 +93,8 @@ class Written:
                 )
             for j, other in enumerate(every):
                 # Most lie apart as a whole, which two numbers tell.
-                if j != k and begins[j] < ends[k] and begins[k] < ends[j] and _share(t, other):
+                close = j != k and begins[j] < ends[k] and begins[k] < ends[j]
+                if close and other is not None and np.shares_memory(_seen(t), _seen(other)):
                     return self._shared(k, j)
         return None
 
@@ -131,10 +132,6 @@ def _simple(t: torch.Tensor) -> bool:
                 return False
             reach += stride * (length - 1)
     return True
-
-
-def _share(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and np.shares_memory(_seen(one), _seen(other))
 
 
 def _seen(t: torch.Tensor) -> np.ndarray:

@@ -24,7 +24,7 @@ from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.topology import Topology
 from tilelink.runtime.grid import Grid, laid_out
 from tilelink.runtime.memory import Arena, Arenas, SymmetricBlock
-from tilelink.runtime.refusals import no_kernels, one_size
+from tilelink.runtime.refusals import no_kernels
 
 if TYPE_CHECKING:
     from tilelink.runtime.watchdog import Guard, StoreWatcher
@@ -167,7 +167,14 @@ class Backend(ABC):
     def arena(self, nbytes: int) -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
         bytes in the same order. Raises TL436, they ask for different sizes, or for none; and what the backend's memory does."""
-        one_size(nbytes, self._sizes(nbytes))
+        asked = self._sizes(nbytes)
+        if nbytes <= 0 or set(asked) != {nbytes}:
+            raise TilelinkError(
+                "TL436",
+                f"the ranks ask for symmetric memory of {', '.join(map(str, asked))} bytes",
+                why="symmetric memory has one size, above 0, on every rank",
+                hint="make the ranks run the same operators in the same order",
+            )
         arena = Arena(self, self._block(nbytes))
         self.arenas.add(arena)
         return arena

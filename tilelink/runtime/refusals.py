@@ -111,17 +111,6 @@ def compare_meetings(what: Sequence[str]) -> None:
             raise _disagreement(0, rank, said, _IN_ORDER)
 
 
-def one_size(nbytes: int, asked: Sequence[int]) -> None:
-    """Every rank, as this one, asks for `nbytes` of symmetric memory, and for some; else TL436, on every rank."""
-    if nbytes <= 0 or set(asked) != {nbytes}:
-        raise TilelinkError(
-            "TL436",
-            f"the ranks ask for symmetric memory of {', '.join(map(str, asked))} bytes",
-            why="symmetric memory has one size, above 0, on every rank",
-            hint="make the ranks run the same operators in the same order",
-        )
-
-
 def _disagreement(one: int, other: int, what: str, hint: str = _EQUAL) -> TilelinkError:
     return TilelinkError(
         "TL452",

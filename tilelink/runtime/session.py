@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.kernel import Checks
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
@@ -87,7 +86,9 @@ class Session:
         if not isinstance(group, Hashable):
             self.backend.within(group)  # which raises: it is a list of ranks, or the like
         if group not in self.groups or not self.groups[group].backend.alive:
-            self._forget_ended()
+            # Groups may have been destroyed: torch gives their names to others.
+            self.groups = {key: part for key, part in self.groups.items() if part.backend.alive}
+            self._names = {name: part for name, part in self._names.items() if part.backend.alive}
             grid = group if isinstance(group, Grid) else self.backend.grid(group)
             whole = self.backend.within(group) if grid is None else self.of(grid.group).backend
             backend = whole if grid is None else whole.laid_out(grid)
@@ -105,11 +106,6 @@ class Session:
             group = None if axes and self._names.get(base) is self else self.backend.named(base)
             found = self.of(Grid(axes, group) if axes else group)
         return found
-
-    def _forget_ended(self) -> None:
-        """Groups that were destroyed: torch gives their names to others."""
-        self.groups = {key: part for key, part in self.groups.items() if part.backend.alive}
-        self._names = {name: part for name, part in self._names.items() if part.backend.alive}
 
     def workspace(self, key: object, wanted: tuple[Region, ...]) -> Workspace:
         """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes). Raises
@@ -235,11 +231,3 @@ def require() -> Session:
             hint="call it inside the function that you launch",
         )
     return session
-
-
-def checks_here() -> Checks:
-    """What kernels look after beside their work, when called from here."""
-    session = current()
-    if session is not None:
-        return session.vigil.checks
-    return Checks(environment.watchdog() is not None, environment.debug())

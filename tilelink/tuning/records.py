@@ -55,9 +55,7 @@ def made(kind: type[T], record: Any, **readers: Callable[[Any], Any]) -> T:
     )
 
 
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
