@@ -83,7 +83,7 @@ class Prepared:
         nbytes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in results]
         spans = (*map(span, tensors), *nbytes)
         self._written = Written(operator.name, operator.loc, len(tensors), writes_of(self.plan), spans)
-        self._agree(tensors, outs, given, self.said, refused(self.plan))
+        self._agree(tensors, outs, given, refused(self.plan) or self.said)
         self.loaded = made.on(backend.rank)
         self.workspace: Workspace = workspace(operator, session, found, self.plan)
         guard = vigil.guard
@@ -101,20 +101,16 @@ class Prepared:
         self.slots: tuple[Slot, ...] = ()
 
     def _agree(
-        self,
-        tensors: Sequence[Any],
-        outs: Sequence[Any],
-        given: Mapping[str, Any],
-        said: Stated,
-        wrong: TilelinkError | None = None,
+        self, tensors: Sequence[Any], outs: Sequence[Any], given: Mapping[str, Any], said: Stated | TilelinkError
     ) -> None:
-        """Every rank makes this call, and none finds anything wrong with it; `wrong`: what this one has found so far."""
-        wrong = wrong or self._written.refused(tensors, outs)
-        backend = self._session.backend
-        if wrong is None and self._session.vigil.debug and not backend.capturing():
+        """Every rank makes this call, and none finds anything wrong with it; `said`: what this one says, or has found so far."""
+        backend, vigil = self._session.backend, self._session.vigil
+        if isinstance(said, Stated):
+            said = self._written.refused(tensors, outs) or said
+        if isinstance(said, Stated) and vigil.debug and not backend.capturing():
             backend.drain()
-            wrong = broken(self.plan, tensors, given)
-        self._session.vigil.compare(self._operator.identity, wrong or said)
+            said = broken(self.plan, tensors, given) or said
+        vigil.compare(self._operator.identity, said)
 
     def again(self, tensors: Sequence[Any], outs: Sequence[Any], given: Mapping[str, Any]) -> None:
         """What is looked at before a later call: where peers are to read its arguments; in debug mode everything."""
