@@ -79,13 +79,12 @@ class Operator:
     scheduled: bool = False
     """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the unfused form."""
     identity: Identity = field(init=False)
-    kept: Recent[Compiled] = field(init=False)
+    kept: Recent[Compiled] = field(init=False, default_factory=lambda: Recent[Compiled](KEPT))
     _calls: Calls | None = field(init=False, default=None)
     """Made at the first call, which imports torch."""
 
     def __post_init__(self) -> None:
         self.identity = Identity(self.fn, self.signature, self.name, self.loc, self.schedules)
-        self.kept = Recent[Compiled](KEPT)
 
     @property
     def uneven(self) -> frozenset[str]:
@@ -421,12 +420,11 @@ class Operator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __copy__(self) -> Operator:
+    def __copy__(self, memo: object = None) -> Operator:
         """Itself, as functions are: what calls have prepared is kept by what it is, not by which object."""
         return self
 
-    def __deepcopy__(self, memo: object) -> Operator:
-        return self
+    __deepcopy__ = __copy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By the name that its module has it under, as functions are, and its schedule.

@@ -17,8 +17,7 @@ from tilelink.ir.plan import Plan
 from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, constants_of, in_words, stored
 from tilelink.pipeline.choosing import undivided
 from tilelink.pipeline.compiled import Compiled, refused
-from tilelink.pipeline.contracts import broken
-from tilelink.pipeline.reports import describe
+from tilelink.pipeline.reports import broken, describe
 from tilelink.runtime.aliasing import Written, span, writes_of
 from tilelink.runtime.backend import Call
 from tilelink.runtime.cache import Recent

@@ -24,13 +24,14 @@ from tilelink.pipeline.compiled import planned, proved
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.prepared import Prepared, Unfused, bind_here
 from tilelink.runtime.aliasing import writes_of
+from tilelink.runtime.cache import untrue
 from tilelink.runtime.session import Session, require
 from tilelink.tuning.comparison import apart, tolerance
 from tilelink.tuning.measuring import attempt, failure, interleaved
 from tilelink.tuning.records import known, unknown
 from tilelink.tuning.search import Evaluate, Limits, Search, complete
 from tilelink.tuning.space import SLOTS, Space, space_of
-from tilelink.tuning.study import On, Study, Trial, nbytes_of
+from tilelink.tuning.study import On, Study, Trial, nbytes_of, nothing_runs
 from tilelink.tuning.tables import DiskCache, Entry
 from tilelink.version import __version__
 
@@ -108,7 +109,7 @@ class Tuning:
         if found is not None and not compared:
             why = self._refused(found, space)
             if why and self.backend.rank == 0:
-                why = str(self.cache.untrue(self.problem, why))
+                why = str(untrue(self.cache.path(self.problem), self.problem.operator, why))
             elif not why:
                 self.session.compared.add(self._key(found))
         if why and self.backend.rank == 0:
@@ -254,7 +255,7 @@ class Tuning:
             candidate.close()
         study.final.update({s: final[str(k)] for k, s in enumerate(candidates) if str(k) in final})
         if not study.final:
-            raise TilelinkError("TL462", f"no schedule runs twice: {next(iter(missing.values()))}")
+            raise nothing_runs(f"no schedule runs twice: {next(iter(missing.values()))}")
         if "plain" in final:
             study.final[Schedule(unfused=True)] = final["plain"]
 

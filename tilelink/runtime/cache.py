@@ -129,6 +129,16 @@ def changed(path: Path, what: str) -> TilelinkError:
     )
 
 
+def untrue(path: Path, of: str, why: str) -> TilelinkError:
+    """TL509: a file of the cache is as it was written, and what it says must not be done."""
+    return TilelinkError(
+        "TL509",
+        f"the tuned schedule of `{of}` in {path} is not taken",
+        why=why,
+        hint="nothing has to be done: it is measured again, and then replaced",
+    )
+
+
 def _foreign(directory: Path, what: str) -> TilelinkError:
     return TilelinkError(
         "TL402",

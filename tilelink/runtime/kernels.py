@@ -10,7 +10,7 @@ import linecache
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -58,12 +58,12 @@ def load(source: KernelSource) -> ModuleType:
             module = sys.modules[module_name] = ModuleType(module_name)
             module.__file__ = str(path)
             linecache.checkcache(str(path))
-            try:
+            with ExitStack() as undo:
+                # A module that does not run to its end is not kept, whatever ended it.
+                undo.callback(sys.modules.pop, module_name)
                 # The text, which the file holds too: neither a changed file nor stale bytecode can get in between.
                 exec(compile(source.text, str(path), "exec", dont_inherit=True), vars(module))
-            except BaseException:
-                del sys.modules[module_name]  # it has not run to its end
-                raise
+                undo.pop_all()
         elif getattr(module, SOURCE).text != source.text:
             raise TilelinkError(
                 "TL404",

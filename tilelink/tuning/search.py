@@ -20,7 +20,7 @@ from tilelink.runtime.backend import Backend
 from tilelink.tuning.methods import Batches, method_named
 from tilelink.tuning.progress import bar
 from tilelink.tuning.space import Space
-from tilelink.tuning.study import Study, Trial, add, read
+from tilelink.tuning.study import Study, Trial, add, nothing_runs, read
 
 Progress = Callable[[Study], None]
 """Called with a study whenever something was tried."""
@@ -101,7 +101,7 @@ class Search:
         first = self.study.tried[self.start]
         if first.us is None:
             hint = "begin with one that runs: op.schedule(…).tune(…)"
-            raise TilelinkError("TL462", f"the schedule to begin with does not run: {first.why}", hint=hint)
+            raise nothing_runs(f"the schedule to begin with does not run: {first.why}", hint)
         if self.late():
             return self.study
         # Rank 0 shows the seconds, or the trials, that are over, unless the caller does.

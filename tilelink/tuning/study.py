@@ -122,8 +122,7 @@ class Study(Shown):
             TilelinkError: TL462, none runs.
         """
         if not self.ranked:
-            what, hint = f"no schedule of `{self.problem.operator}` runs", "look at `failed`, which says why"
-            raise TilelinkError("TL462", what, hint=hint)
+            raise nothing_runs(f"no schedule of `{self.problem.operator}` runs", "look at `failed`, which says why")
         return self.ranked[0]
 
     @property
@@ -214,6 +213,11 @@ class Study(Shown):
             "estimated_away": self.estimated_away,
             "left": self.left,
         }
+
+
+def nothing_runs(what: str, hint: str | None = None) -> TilelinkError:
+    """TL462, of a search in which nothing runs."""
+    return TilelinkError("TL462", what, hint=hint)
 
 
 def wanted(module: str, what: str) -> Any:

@@ -134,17 +134,8 @@ class DiskCache:
             if not found.problem.alike(problem):
                 raise ValueError("it was measured for something else")
         except ValueError as error:
-            raise self.untrue(problem, str(error)) from error
+            raise cache.untrue(path, problem.operator, str(error)) from error
         return found
-
-    def untrue(self, problem: Problem, why: str) -> TilelinkError:
-        """TL509: what lies there is as it was written, and what it says must not be done."""
-        return TilelinkError(
-            "TL509",
-            f"the tuned schedule of `{problem.operator}` in {self.path(problem)} is not taken",
-            why=why,
-            hint="nothing has to be done: it is measured again, and then replaced",
-        )
 
     def save(self, entry: Entry) -> Path | None:
         """Where it was written; None where it is no data.
