@@ -137,7 +137,7 @@ def _rank(mapping: Mapping, loaded: list[Loaded], adversary: Adversary) -> list[
             tensors[name] = backend.maker(extents(plan, b, backend.rank), DTYPES[b.dtype])()
             tensors[name].view(torch.uint8).fill_(adversary.unwritten)
         kept.append(tensors)
-        this = Call(tensors, int(plan.takes_credits or not call), backend)
+        this = Call(tensors, int(plan.takes_credits or not call), backend, backend.main_stream())
         slots = slots or [prepare(mine, workspace, slot, this) for slot in range(plan.schedule.slots)]
         for step in slots[call % plan.schedule.slots].steps:
             step(this)

@@ -414,7 +414,7 @@ def test_tensor_maps_are_kept_by_address(notes: Notes, monkeypatch: pytest.Monke
 
 
 def step(session: Session, work: W.Work, number: int, **given: torch.Tensor) -> tuple[W.Step, W.Call]:
-    call = W.Call(given, 0, session.backend)
+    call = W.Call(given, 0, session.backend, session.backend.main_stream())
     return session.backend.step(work, number, call), call
 
 

@@ -164,7 +164,7 @@ class Prepared:
         for k, name in enumerate(self._results):
             out = outs[k] if k < len(outs) else None
             named[name] = self.fresh[k]() if out is None else out
-        call = Call(named, int(space.captured or not space.heard), space.backend)
+        call = Call(named, int(space.captured or not space.heard), space.backend, space.backend.main_stream())
         if not self.slots:
             slots = range(self.plan.schedule.slots)
             self.slots = tuple([prepare(self.loaded, space, slot, call, self._watch) for slot in slots])

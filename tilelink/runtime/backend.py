@@ -11,7 +11,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
@@ -318,12 +318,9 @@ class Call:
     tensors: Mapping[str, torch.Tensor]
     credits: int
     backend: Backend
-    main: Stream = field(init=False)
+    main: Stream
     parts: dict[str, list[Any]] | None = None
     """What library functions have given for runs of tiles that are not through yet; None: nothing so far."""
-
-    def __post_init__(self) -> None:
-        self.main = self.backend.main_stream()
 
 
 # --------------------------------------------------------------------------------------------------------- pieces of work

@@ -109,7 +109,7 @@ class ProcessBackend(Backend):
         if self.ranks == 1:
             return None
         # Whoever waits for a key keeps a connection to himself.
-        own = dist.distributed_c10d._get_default_store().clone()
+        own = dist.distributed_c10d._get_default_store().clone()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
         return dist.PrefixStore(f"tilelink/{self.group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 

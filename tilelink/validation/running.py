@@ -58,7 +58,7 @@ def run(
         slots: list[Slot] = []
         for call in range(calls):
             tensors = _tensors(recording.places, loaded[me], arguments[me], session)
-            this = Call(tensors, int(takes[call]), backend)
+            this = Call(tensors, int(takes[call]), backend, backend.main_stream())
             slots = slots or [prepare(loaded[me], space, slot, this) for slot in range(plan.schedule.slots)]
             results[me] += [tensors[name] for name in plan.wiring.results]
             recording.calls[me] = call
