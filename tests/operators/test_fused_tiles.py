@@ -322,3 +322,11 @@ def test_what_takes_a_row_together_gets_no_part_of_it(matmul_tile: int, placed: 
     operator = ag_softmax.schedule(matmul=tilelink.sms(M=16, N=matmul_tile, K=32), softened=placed)
     with pytest.raises(TilelinkError, match=code):
         operator.plan([torch.randn(7, 20)] * 2, [torch.randn(20, 100)] * 2)
+
+
+def test_nothing_is_fused_into_what_only_moves() -> None:
+    operator = tilelink.operator("M/R N -> M N", name="moved")(lambda x: softened(gather(x)))
+    placed = operator.schedule(gather=tilelink.sms(2, M=4, push=False), softened=tilelink.fused("gather"))
+    with pytest.raises(TilelinkError, match="TL312") as refused:
+        placed.plan([torch.randn(4, 16)] * 2)
+    assert refused.value.why == "`gather` only moves its tiles, and nothing runs behind one"

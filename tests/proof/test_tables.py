@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+import tilelink
+import tilelink.language as tl
 from benchmarks.mutants.mappings import mappings, operators
-from tests.mapping.plans import form, forms
+from tests.mapping.plans import form, forms, plan_of
+from tests.mapping.shelf import double
+from tilelink import sms
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import (
     ENTERED,
@@ -32,6 +36,7 @@ from tilelink.ir.lowered import (
     walk,
 )
 from tilelink.mapping.lower import lower
+from tilelink.ops.programs import keep
 from tilelink.proof.check import QUESTIONS
 from tilelink.proof.table import Table
 
@@ -300,3 +305,28 @@ def test_nobody_runs_ahead_of_the_call() -> None:
         for e in late:
             free = tuple(replace(x, after=()) if x is e else x for x in lowered.executors)
             assert f"`{e.name}` runs ahead of the call" in found(replace(lowered, executors=free))
+
+
+@tilelink.program("M/R N -> R/R M N")
+def around(x: Any, box: Any) -> None:
+    s, m, n = tl.tile_id(box)
+    owner = tl.rank_of(x, (m, n))
+    if owner == s:
+        for _ in tl.static_range(0):
+            tl.consumer_tile_wait(x, (m, n))
+        tl.tile_store(box, (s, m, n), tl.tile_load(x, (m, n)))
+        tl.producer_tile_notify(box, (s, m, n))
+    else:
+        tl.peer_tile_wait(box, (s, m, n), s + 1)
+    if owner != s - 1:
+        tl.tile_push_data(box, (s - 1, m, n), tl.tile_load(box, (s, m, n)))
+        tl.peer_tile_notify(box, (s - 1, m, n), s - 1)
+
+
+def test_a_loop_without_turns_beside_others() -> None:
+    """Its ops have an axis that is empty, and whoever looks for circles takes them together with those of other loops."""
+    goes = tilelink.operator("M/R N -> M N", name="goes")(lambda x: keep(around(double(x))))
+    placed = {"around": sms(M=1, N=1, joins="double"), "double": sms(M=2, N=2), "keep": sms(1, M=8, push=False)}
+    table = Table.of(lower(plan_of(goes, 4, {"M": 8, "N": 2}, **placed)))
+    for question in QUESTIONS:
+        next(question.ask(table), None)

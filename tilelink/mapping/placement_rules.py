@@ -106,6 +106,9 @@ def _check_fused(p: Placed, placement: Fused, placed: tuple[Placed, ...], wiring
         raise _refuse(p, "a library function ends without giving its tile away", "place it on SMs")
     if hosts(placed)[p.step.path] not in [q.step.path for q in placed if not isinstance(q.placement, Fused)]:
         raise _refuse(p, "programs that are fused into one another have no workers", "place one of them on SMs")
+    root = next(q.step for q in placed if q.step.path == hosts(placed)[p.step.path])
+    if root.moves is not None:
+        raise _refuse(p, f"`{root.path}` only moves its tiles, and nothing runs behind one", "place it on SMs")
 
 
 def _check_sms(p: Placed, placement: Sms, placed: tuple[Placed, ...], plan: Plan) -> None:
