@@ -94,3 +94,31 @@ def test_a_walk_over_a_part_is_not_one_over_all() -> None:
     assert verdict.error.hint == "write `tl.consumer_tile_wait(rows, (m, n))` before it"
     assert verdict.counterexample is not None
     assert verdict.counterexample.kind == "race"
+
+
+@tilelink.program("M N -> M N, M i32")
+def row_by_row(rows: Any, out: Any, mine: Any, *, named: bool) -> None:
+    """It announces each tile of its walk, or as often all of the row."""
+    m = tl.tile_id(mine)
+    for n in tl.tiles(out, axis=1):
+        tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)))
+        if named:
+            tl.producer_tile_notify(out, (m, n))
+        else:
+            tl.producer_tile_notify(out, m)
+
+
+@tilelink.program("M N -> M N")
+def twice(rows: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, (m, n))
+    tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)) * 2)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_walk_that_announces_each_of_its_tiles(named: bool) -> None:
+    x = torch.randn(7, 13)
+    operator = tilelink.operator("M N -> M N", name="walked")(lambda x: twice(row_by_row(x, named=named)[0]))
+    placed = operator.schedule(row_by_row=tilelink.sms(2, M=4, N=4, own_kernel=True), twice=tilelink.sms(2, M=4, N=8))
+    for ranks in (1, 2):
+        assert all(torch.equal(y, 2 * x) for y in tilelink.launch(lambda: placed(x), ranks, straggler=0))

@@ -326,7 +326,7 @@ def around(x: Any, box: Any) -> None:
 def test_a_loop_without_turns_beside_others() -> None:
     """Its ops have an axis that is empty, and whoever looks for circles takes them together with those of other loops."""
     goes = tilelink.operator("M/R N -> M N", name="goes")(lambda x: keep(around(double(x))))
-    placed = {"around": sms(M=1, N=1, joins="double"), "double": sms(M=2, N=2), "keep": sms(1, M=8, push=False)}
-    table = Table.of(lower(plan_of(goes, 4, {"M": 8, "N": 2}, **placed)))
+    placed = goes.schedule(around=sms(M=1, N=1, joins="double"), double=sms(M=2, N=2), keep=sms(1, M=8, push=False))
+    table = Table.of(lower(plan_of(placed, 4, {"M": 8, "N": 2})))
     for question in QUESTIONS:
         next(question.ask(table), None)

@@ -10,7 +10,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import Channel, ChannelAxis, GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, tests_above, walk
+from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Tiles, Wait, tests_above, walk
 from tilelink.ir.shape import RANKS, around, rank_along
 from tilelink.ir.wiring import TensorDecl, indexed
 from tilelink.mapping.signal_matching import Match, Matching, crosses, notify_entry, own_names
@@ -68,6 +68,12 @@ class Arrivals:
             own = s.own_axis is not None and s.host_axes[i] == s.own_axis
             count = F.cdiv(here(g.size, over=g.over), g.step) if own else g.count
             total = total * F.substitute(count, {rank_along(s.axis).name: source})
+        flagged = [m.told(c.axis)[0] for c in self.axes if c.axis is not None]
+        for loop in (op for op in walk(s.step.program.body) if isinstance(op, Tiles) and m.notify in walk(op.body)):
+            # Once in each turn, but where each turn has a flag of its own.
+            named = [e.var if isinstance(e, OfTile) else e.expr.text for e in flagged if isinstance(e, OfTile | At)]
+            if not loop.limited and loop.var not in named:
+                total = total * F.substitute(s.loop(loop).count, {rank_along(s.axis).name: source})
         return total
 
     def sources(self, m: Match) -> tuple[Formula, ...]:
