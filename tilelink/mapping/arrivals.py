@@ -71,8 +71,8 @@ class Arrivals:
         flagged = [m.told(c.axis)[0] for c in self.axes if c.axis is not None]
         for loop in (op for op in walk(s.step.program.body) if isinstance(op, Tiles) and m.notify in walk(op.body)):
             # Once in each turn, but where each turn has a flag of its own.
-            named = [e.var if isinstance(e, OfTile) else e.expr.text for e in flagged if isinstance(e, OfTile | At)]
-            if not loop.limited and loop.var not in named:
+            walked = [e.var if isinstance(e, OfTile) else e.expr.text for e in flagged if isinstance(e, OfTile | At)]
+            if not loop.limited and loop.var not in walked:
                 total = total * F.substitute(s.loop(loop).count, {rank_along(s.axis).name: source})
         return total
 
