@@ -152,6 +152,6 @@ def test_an_error_of_the_simulation_is_nobodys_line(monkeypatch: pytest.MonkeyPa
     def broken(*_: Any) -> None:
         raise ValueError("of the interpreter")
 
-    monkeypatch.setattr(builder, "dot", broken)
+    monkeypatch.setattr(builder, "_wide", broken)
     with pytest.raises(ValueError, match="of the interpreter"):
         tilelink.launch(lambda: ag_gemm(X, X), 1)

@@ -12,9 +12,10 @@ from examples.two_levels import GATHER, SCATTER
 from tests.frontend.harness import message
 from tests.mapping.oracle import asked, assert_right
 from tests.mapping.plans import emitted, plan_along, verify, with_channel, with_signal
+from tests.mapping.shelf import double
 from tests.mapping.shelf_axes import wired
 from tests.selection import table
-from tilelink import Operator, copy_engine, fused, sms
+from tilelink import Operator, copy_engine, fused, operator, sms
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import RankAxis, Topology
 
@@ -103,10 +104,13 @@ def test_what_is_made_along_one_axis_is_not_pulled_along_another() -> None:
 
 
 def test_what_is_fused_shares_the_hosts_axis() -> None:
-    said = refusal(LEVELS["scatter"], add_inside=fused("to_gpus"))
-    assert said.startswith(
-        "TL332: `add_inside` goes along NODE and cannot be fused into `to_gpus`, which goes along GPU"
-    )
+    @operator("M N -> M N", axes="A B", name="apart")
+    def apart(x: Any) -> Any:
+        return double(double(x, over="A", name="first"), over="B", name="second")
+
+    placed = apart.schedule(first=sms(M=2, N=2), second=fused("first"))
+    said = message(lambda: plan_along(placed, {"A": 2, "B": 2}, {"M": 4, "N": 4}))
+    assert said.startswith("TL332: `second` goes along B and cannot be fused into `first`, which goes along A")
 
 
 def test_copy_engines_wait_for_what_came_along_the_other_axis() -> None:
