@@ -212,18 +212,19 @@ def check_together(plan: Plan) -> None:
         TilelinkError: TL336.
     """
     for s in (s for s in plan.steps if s.library is None):
-        for t in (t for t in s.step.program.together if t.stored):
-            grid = next((g for g in s.grid if g.var == t.var and g.kind != "table"), None)
-            counts = (
-                [] if grid is None else [int(F.evaluate(grid.count, plan.env(r))) for r in range(plan.topology.ranks)]
-            )
-            if grid is not None and max(counts) > 1:
+        tiles = {g.var: g for g in s.grid if g.kind != "table"}
+        for t in (t for t in s.step.program.together if t.stored and t.var in tiles):
+            grid = tiles[t.var]
+            count = max(int(F.evaluate(grid.count, plan.env(rank))) for rank in range(plan.topology.ranks))
+            whole = 1 << (int(F.evaluate(grid.size, plan.env(0))) - 1).bit_length()
+            if count > 1:
                 raise TilelinkError(
                     "TL336",
-                    f"`{t.what}` takes a tile of `{grid.dim}` together, and `{s.path}` has {max(counts)} of them",
+                    f"`{t.what}` takes a tile of `{grid.dim}` together, and `{s.path}` has {count} of them",
                     loc=t.loc,
                     why="how long tiles are is the schedule's matter, and it would say what comes out",
-                    hint="walk the axis with `tl.tiles`, or let it be one tile: write `_` for its index in `tl.tile_id`",
+                    hint=f"let it be one tile: `_` for its index in `tl.tile_id`, or {grid.dim}={whole} in the schedule; or walk "
+                    "the axis with `tl.tiles`",
                     notes=(Note("the step", s.step.loc),),
                 )
 
