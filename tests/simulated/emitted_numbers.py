@@ -25,6 +25,8 @@ def elementwise(x, y, out, N: tl.constexpr, WHAT: tl.constexpr):
         c = tl.maximum(a, b)
     elif WHAT == "where":
         c = tl.where(a > b, a, b)
+    elif WHAT == "where both":
+        c = tl.where((at >= 0) & (a < b), a, b)
     elif WHAT == "div":
         c = (a.to(tl.float32) / b.to(tl.float32)).to(a.dtype)
     elif WHAT == "silu":

@@ -38,6 +38,7 @@ EXPECTED = {
     "neg": lambda a, b: -a,
     "abs": lambda a, b: a.abs(),
     "max": lambda a, b: torch.maximum(a, b),
+    "where both": lambda a, b: torch.minimum(a, b),
     "where": lambda a, b: torch.maximum(a, b),
     "div": lambda a, b: (a.float() / b.float()).to(a.dtype),
     "silu": lambda a, b: torch.nn.functional.silu(a.float()).to(a.dtype),

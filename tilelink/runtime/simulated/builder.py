@@ -361,8 +361,7 @@ class Builder(stock.InterpreterBuilder):
         if op is np.where or ty.name not in NARROW:
             return stock_way(*values, op)
         made = op(*map(_wide, values))
-        # Comparisons stay bool; the rest goes back into its type.
-        return Handle(made if made.dtype == np.bool_ else narrow(made, ty.name), ty)
+        return Handle(made, tl.int1) if made.dtype == np.bool_ else Handle(narrow(made, ty.name), ty)
 
     def create_erf(self, arg: Handle) -> Handle:
         return Handle(torch.erf(torch.from_numpy(_own(arg.data))).numpy(), arg.dtype.scalar)
