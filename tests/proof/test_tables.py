@@ -328,5 +328,6 @@ def test_a_loop_without_turns_beside_others() -> None:
     goes = tilelink.operator("M/R N -> M N", name="goes")(lambda x: keep(around(double(x))))
     placed = goes.schedule(around=sms(M=1, N=1, joins="double"), double=sms(M=2, N=2), keep=sms(1, M=8, push=False))
     table = Table.of(lower(plan_of(placed, 4, {"M": 8, "N": 2})))
-    for question in QUESTIONS:
-        next(question.ask(table), None)
+    found = {question.rule: next(question.ask(table), None) for question in QUESTIONS}
+    assert found["waits"] is not None
+    assert found["bounds"] is found["orders"] is None

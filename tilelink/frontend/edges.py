@@ -37,6 +37,8 @@ ALONG: Mapping[str, tuple[str, int | None]] = {
 }
 """Reductions, and what else takes the values of an axis together: the parameter that names the axis, and its default."""
 SCANS = frozenset({"cumsum", "cumprod"})
+TOGETHER = frozenset({*ALONG, *SCANS, "dot"})
+"""Of which it is known that they take values together, and along which axis."""
 SHAPED = frozenset({"zeros", "full"})
 OTHERS = frozenset({"arange", "expand_dims", "broadcast_to", "cdiv", "fma", "clamp", "device_print", "zeros_like"})
 """Other functions that take no values together."""
@@ -72,8 +74,10 @@ def elementwise(op: str, *values: Value) -> Lanes:
 def _keeps_zero(op: str, a: Value, b: Value) -> bool:
     """Whether one value makes 0 of 0: that is so of what is divided, and a literal says it."""
     number = next((n for n in map(constant_of, (a.node, b.node)) if isinstance(n, int | float)), None)
-    if op == "/" or number is None or op not in _COMPUTE:
-        return op == "/" and a.rank > 0
+    if op == "/":
+        return a.rank > 0
+    if number is None or op not in _COMPUTE:
+        return False
     return not (_COMPUTE[op](0, number) if a.rank > 0 else _COMPUTE[op](number, 0))
 
 
@@ -130,27 +134,27 @@ def of_call(
     if name in SCANS and args and args[0].lanes:
         axis = keywords.get("axis") or (args[1] if len(args) > 1 else None)
         at = 0 if axis is None else integer_of(axis.node)
-        _note(state, node, name or "", args[0].lanes[at or 0], certain=at is not None)
+        _note(state, node, name or "", args[0].lanes[at or 0])
         return tuple(replace(e, holds="said", loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
     if name == "dot" and len(args) >= 2:
         return _product(state, node, args, keywords)
     if name not in OTHERS:
         for lane in (e for v in (*args, *keywords.values()) for e in v.lanes if v.length is None):
-            _note(state, node, name or ast.unparse(node.func), lane, certain=False)
+            _note(state, node, name or ast.unparse(node.func), lane)
     return ()
 
 
-def _note(state: Lowering, node: ast.Call, what: str, lane: object, *, certain: bool) -> None:
-    """That a call takes a tile of the domain together."""
+def _note(state: Lowering, node: ast.Call, what: str, lane: object) -> None:
+    """That a call takes a tile of the domain together, or may."""
     if isinstance(lane, Lane) and state.domain is not None and lane.var and lane.var in state.domain.names:
-        state.together.append(Together(lane.var, what, certain, state.loc(node)))
+        state.together.append(Together(lane.var, what, state.loc(node)))
 
 
 def _product(state: Lowering, node: ast.Call, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
     """A row of zeros, or a column of them, gives zeros."""
     (rows, left), (right, columns) = (v.lanes if len(v.lanes) == 2 else (None, None) for v in args[:2])
     for lane in (left, right):
-        _note(state, node, "dot", lane, certain=True)
+        _note(state, node, "dot", lane)
     sides = (e if isinstance(e, Lane) else None for e in (rows, columns))
     found = tuple(e and replace(e, holds="zero" if e.holds == "zero" else "said", loaded=False) for e in sides)
     acc = keywords.get("acc") or (args[2] if len(args) > 2 else None)
@@ -169,7 +173,7 @@ def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
         if axis in (None, k) and isinstance(lane, Lane):
             if lane.holds == "made" or (lane.holds == "zero" and name != "sum"):
                 _refuse(state, node, name, lane)
-            _note(state, node, name, lane, certain=True)
+            _note(state, node, name, lane)
     if name in ("softmax", "sort") or axis is None:
         return ()
     kept = keywords.get("keep_dims")

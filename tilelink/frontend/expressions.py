@@ -437,7 +437,7 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     formula = None if keywords else _formula_of_call(state, name, args)
     before = len(state.together)
     lanes = edges.of_call(state, node, name, [*owner, *args], keywords)
-    taken = tuple(t for t in state.together[before:] if t.certain)
+    taken = tuple(state.together[before:]) if name in edges.TOGETHER else ()
     return _combine(made, [callee, *everything], formula, rank=rank, lanes=lanes, together=taken)
 
 

@@ -305,12 +305,11 @@ class Helper:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Values along tile `var` of the domain that a call of `what` takes together, as a sum does; not `certain`: nobody looks
-    into what is called. `stored`: what comes of it is."""
+    """Values along tile `var` of the domain that a call of `what` takes together, as a sum does, or may: nobody looks into
+    functions of the user's. `stored`: a sum or the like is it, and what comes of it is stored."""
 
     var: str
     what: str
-    certain: bool
     loc: Loc
     stored: bool = False
 

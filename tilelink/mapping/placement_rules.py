@@ -215,9 +215,10 @@ def check_together(plan: Plan) -> None:
         tiles = {g.var: g for g in s.grid if g.kind != "table"}
         for t in (t for t in s.step.program.together if t.stored and t.var in tiles):
             grid = tiles[t.var]
-            count = max(int(F.evaluate(grid.count, plan.env(rank))) for rank in range(plan.topology.ranks))
-            whole = 1 << (int(F.evaluate(grid.size, plan.env(0))) - 1).bit_length()
+            # The first rank has most.
+            count, size = (int(F.evaluate(f, plan.env(0))) for f in (grid.count, grid.size))
             if count > 1:
+                whole = 1 << (size - 1).bit_length()
                 raise TilelinkError(
                     "TL336",
                     f"`{t.what}` takes a tile of `{grid.dim}` together, and `{s.path}` has {count} of them",
