@@ -343,13 +343,15 @@ def tile_programs(row: dict[str, Any], plan: Plan) -> float | None:
     return ms if f"matmul: 132 workers, tiles {tile} " in said else None
 
 
-BEFORE = "sweep-ag_gemm-h200-4.json"
-"""Measured when tiles of AG+GEMM did not end with their parts yet."""
+SLOWER = {("sweep-ag_gemm-h200-4.json", 512): 1.17, ("sweep-ag_gemm-h200-4.json", 3988): 1.06}
+"""By rows, where more than 5 percent are lost: to tile programs, since the unfused form is estimated 7 of 78 µs too fast, and to
+async tensor parallelism, where parts end within a tile."""
 
 
-@pytest.mark.parametrize("name", sorted({p.name for p in RESULTS.glob("sweep-*.json")} - {BEFORE}))
+@pytest.mark.parametrize("name", sorted(p.name for p in RESULTS.glob("sweep-*.json")))
 def test_the_estimates_agree_with_sweeps_over_rows(name: str) -> None:
-    """Both forms from 512 rows on; and what is chosen is at most 5 percent slower than the other form, or a rival."""
+    """Both forms from 512 rows on; and what is chosen is at most 5 percent slower than the other form, or a rival, but for
+    `SLOWER`."""
     seen = 0
     for row in rows(name):
         operator, ranks = getattr(ops, row["operator"]), row["ranks"]
@@ -361,7 +363,8 @@ def test_the_estimates_agree_with_sweeps_over_rows(name: str) -> None:
         taken = plain if estimated(plan, operator.schedules).schedule.unfused else tiles
         if taken is not None:
             seen += 1
-            assert taken <= 1.05 * min(v for v in (plain, tiles, row["ms_async_tp"]) if v is not None), row["case"]
+            best = min(v for v in (plain, tiles, row["ms_async_tp"]) if v is not None)
+            assert taken <= SLOWER.get((name, row["sizes"]["M"]), 1.05) * best, row["case"]
     assert seen > 12
 
 
