@@ -124,7 +124,7 @@ def _defaults(file: str, row: dict[str, Any], operator: Operator | None) -> Run 
     except TilelinkError as error:
         return Declined(file, name, shape, f"it cannot be planned: {error.code}")
     if said(plan) != found["schedule"]:
-        return Declined(file, name, shape, "it was measured with a schedule that it has no longer")
+        return Declined(file, name, shape, "it was measured with another schedule than it is planned with here")
     if any(loop.by_data for e in lower(plan).executors for loop in e.loops):
         return Declined(file, name, shape, "data decides how many tiles there are")
     return Run(file, name, shape, row["ranks"], "default", 1e3 * found["ms"], plan)
