@@ -200,7 +200,7 @@ def test_the_plain_form_runs_where_less_can_be_hidden_than_overlapping_costs() -
         return str(how(plain_or_not, x, w)), len(plain_or_not.plan(x, w).steps), bool(torch.isfinite(y).all())
 
     words, steps, finite = tilelink.launch(body, RANKS)[0]
-    assert words == ("unfused: estimated: 36 µs overlapped, 18 µs one after the other, and overlapping is to gain 6 µs")
+    assert words == ("unfused: estimated: 36 µs overlapped, 18 µs one after the other")
     assert steps == 2
     assert finite
 
@@ -343,9 +343,8 @@ def tile_programs(row: dict[str, Any], plan: Plan) -> float | None:
     return ms if f"matmul: 132 workers, tiles {tile} " in said else None
 
 
-SLOWER = {("sweep-ag_gemm-h200-4.json", 512): 1.17, ("sweep-ag_gemm-h200-4.json", 3988): 1.06}
-"""By rows, where more than 5 percent are lost: to tile programs, since the unfused form is estimated 7 of 78 µs too fast, and to
-async tensor parallelism, where parts end within a tile."""
+SLOWER = {("sweep-ag_gemm-h200-4.json", 3988): 1.06}
+"""By rows, where more than 5 percent are lost: to async tensor parallelism, where parts end within a tile."""
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in RESULTS.glob("sweep-*.json")))

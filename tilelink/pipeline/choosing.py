@@ -18,10 +18,6 @@ from tilelink.tuning.tables import FAR, Problem, nearest, shipped
 if TYPE_CHECKING:
     from tilelink.pipeline.operator import Operator
 
-MARGIN = 6.0
-"""Microseconds by which the overlapped form has to be estimated faster. Where both take about as long, some tens of
-microseconds, estimates differ from what was measured by so much (`benchmarks/results/sweep-*.json`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -97,8 +93,7 @@ def inestimable(plan: Plan) -> str:
 
 
 def estimated(plan: Plan, own: Schedule) -> Choice:
-    """The unfused form unless overlapping is estimated to gain more than the estimate may be wrong by; then what the operator
-    comes with."""
+    """The form that is estimated to be faster: the unfused one, or what the operator comes with."""
     if plan.topology.ranks == 1 and not reads_tables(plan):
         return Choice(Schedule(unfused=True), "one rank has nobody to exchange anything with")
     why = inestimable(plan)
@@ -107,8 +102,8 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     lowered = lower(plan)
     overlapped, separate = predict(lowered).us, unfused(lowered)
     said = f"estimated: {overlapped:.0f} µs overlapped, {separate:.0f} µs one after the other"
-    if overlapped > separate - MARGIN:
-        return Choice(Schedule(unfused=True), f"{said}, and overlapping is to gain {MARGIN:.0f} µs")
+    if overlapped >= separate:
+        return Choice(Schedule(unfused=True), said)
     return Choice(own, f"as the operator comes; {said}")
 
 
