@@ -94,6 +94,11 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeioAEIO' else 'a'} {noun}"
 
 
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number; Python takes `True` for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def render(error: TilelinkError) -> str:
     """The text of a diagnostic, as users see it and as tests pin it."""
     lines = [f"{error.code}: {error.message}"]

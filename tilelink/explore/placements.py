@@ -9,7 +9,7 @@ from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.schedule import Fused, Library, Placement
-from tilelink.pipeline.schedules import copy_engine, fused, is_number, library, sms
+from tilelink.pipeline.schedules import FIELDS, TILE, copy_engine, fused, library, sms
 
 PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "sms": sms,
@@ -17,21 +17,6 @@ PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "fused": fused,
     "library": library,
 }
-FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "count": ("a number of SMs, or a part of all", lambda v: (is_number(v) and v > 0) or isinstance(v, float)),
-    "order": ('"row", "column", "group N", "ring", "ring+N", "across N" or a tuple of them', lambda v: _words(v)),
-    "push": ("True or False", lambda v: v is None or isinstance(v, bool)),
-    "num_warps": ("a number", lambda v: is_number(v) and v > 0),
-    "num_stages": ("a number", lambda v: is_number(v) and v > 0),
-    "maxnreg": ("a number of registers from 24 to 255", lambda v: v is None or (is_number(v) and 24 <= v <= 255)),
-    "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
-    "joins": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
-    "streams": ("a number of side streams", lambda v: is_number(v) and v > 0),
-    "deferred": ("True, False or None", lambda v: v is None or isinstance(v, bool)),
-    "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
-    "function": ('the name of a function, as "torch.mm"', lambda v: isinstance(v, str)),
-}
-"""What the parameters of a placement hold; every other keyword is the tile size of a dimension."""
 
 
 def parse_placement(
@@ -112,7 +97,7 @@ def _call(text: str, option: str, begin: int, node: ast.Call, functions: Collect
     for name, value in {**{n: v for n, v in bound.arguments.items() if n != "tile"}, **tiles}.items():
         if make is library and name in tiles and value == f"{name}/R":
             continue
-        meaning, good = FIELDS.get(name, _TILE) if name not in tiles else _TILE
+        meaning, good = FIELDS.get(name, TILE) if name not in tiles else TILE
         if not good(value):
             at = _span(begin, places[name])
             raise _refused(text, option, *at, f"`{name}` is {meaning}, and this is {value!r}", _FORMS)
@@ -144,13 +129,6 @@ def _name(node: ast.expr) -> str:
 
 def _span(begin: int, node: ast.expr) -> tuple[int, int]:
     return begin + node.col_offset, begin + (node.end_col_offset or node.col_offset + 1)
-
-
-def _words(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(v, str) for v in value))
-
-
-_TILE: tuple[str, Callable[[Any], bool]] = ("a number of elements", is_number)
 
 
 def _refused(text: str, option: str, begin: int, end: int, why: str, hint: str) -> TilelinkError:

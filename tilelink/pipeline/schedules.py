@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import TilelinkError, is_whole
 from tilelink.frontend import ranks_here
 from tilelink.ir.plan import LL_MOST
 from tilelink.ir.schedule import (
@@ -29,10 +29,6 @@ from tilelink.runtime.functions import function_of
 Order = str | SortKey | tuple[str | SortKey, ...]
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def refuse(what: str, value: Any, wanted: str) -> TilelinkError:
     return TilelinkError(
         "TL329",
@@ -49,48 +45,71 @@ def checked(schedule: Schedule) -> Schedule:
         TilelinkError: TL329.
     """
     for path, placement in schedule.entries:
-        if not isinstance(placement, (Sms, CopyEngine, Fused, Library)):
-            raise refuse(f"the placement of `{path}`", placement, "one of sms, copy_engine, fused and library")
-    if not is_number(schedule.slots) or not 1 <= schedule.slots <= COUNT:
-        raise refuse("`slots`", schedule.slots, f"the number of buffers that take turns, from 1 to {COUNT:,}")
-    _flags(ll=schedule.ll)
+        _fit(_PLACED, f"the placement of `{path}`", placement)
+    _require(slots=schedule.slots, ll=schedule.ll)
     for tensor, elements in schedule.channels:
-        if not is_number(elements) or not 1 <= elements <= LENGTH:
-            raise refuse(f"the channel of `{tensor}`", elements, f"a number of elements, from 1 to {LENGTH:,}")
+        _fit(FIELDS["channels"], f"the channel of `{tensor}`", elements)
     return schedule
 
 
-def _numbers(**given: Any) -> None:
-    for name, value in given.items():
-        if not is_number(value):
-            raise refuse(f"`{name}`", value, "a whole number")
-        if name != "count" and value > COUNT:  # how many SMs there are, the device says
-            raise refuse(f"`{name}`", value, f"a whole number, at most {COUNT:,}")
+def _is_share(value: Any) -> bool:
+    # How many SMs there are, the device says.
+    return 0 < value < 1 if isinstance(value, float) else value is None or (is_whole(value) and value > 0)
 
 
-def _flags(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None and not isinstance(value, bool):
-            raise refuse(f"`{name}`", value, "True or False")
-
-
-def _order(order: Any) -> tuple[str | SortKey, ...]:
+def _is_order(order: Any) -> bool:
     words = order if isinstance(order, tuple) else (order,)
-    for word in words:
-        if not isinstance(word, str) and not callable(word):
-            raise refuse("`order`", order, "a word, a sort key, or a tuple of them")
-        if isinstance(word, str) and any(int(number) > LENGTH for number in re.findall("[0-9]+", word)):
-            raise refuse("`order`", order, f"made of flags whose numbers are at most {LENGTH:,}")
-    return words
+    numbers = [n for word in words if isinstance(word, str) for n in re.findall("[0-9]+", word)]
+    small = all(len(n) <= len(str(LENGTH)) and int(n) <= LENGTH for n in numbers)
+    return small and all(isinstance(word, str) or callable(word) for word in words)
+
+
+Field = tuple[str, Callable[[Any], bool]]
+"""What a value is to be, in words, and whether it is."""
+_FLAG: Field = ("True or False", lambda v: v is None or isinstance(v, bool))
+_COUNT: Field = (f"a whole number from 1 to {COUNT:,}", lambda v: is_whole(v) and 1 <= v <= COUNT)
+_PLACED: Field = ("one of sms, copy_engine, fused and library", lambda v: isinstance(v, Placement))
+_ORDERS = '"row", "column", "group N", "ring", "ring+N", "across N", a sort key, or a tuple of them'
+FIELDS: dict[str, Field] = {
+    "count": ("a number of SMs, or a part of all between 0 and 1", _is_share),
+    "order": (f"{_ORDERS}, with numbers of at most {LENGTH:,}", _is_order),
+    "push": _FLAG,
+    "num_warps": _COUNT,
+    "num_stages": _COUNT,
+    "maxnreg": ("a number of registers from 24 to 255", lambda v: v is None or (is_whole(v) and 24 <= v <= 255)),
+    "own_kernel": _FLAG,
+    "joins": ('the name of a step, as "matmul"', lambda v: v is None or isinstance(v, str)),
+    "streams": _COUNT,
+    "deferred": ("True, False or None", _FLAG[1]),
+    "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
+    "function": ('a function, or its name, as "torch.mm"', lambda v: isinstance(v, str) or callable(v)),
+    "fallback": (_PLACED[0], lambda v: v is None or _PLACED[1](v)),
+    "slots": (f"the number of buffers that take turns, from 1 to {COUNT:,}", _COUNT[1]),
+    "channels": (f"a number of elements, from 1 to {LENGTH:,}", lambda v: is_whole(v) and 1 <= v <= LENGTH),
+    "ll": _FLAG,
+}
+"""What parameters of a placement, and of a schedule, hold; every other keyword of a placement is a tile size."""
+TILE: Field = ('a number of elements; of a library function also, along a dimension `M`, "M/R"', is_whole)
+
+
+def _fit(field: Field, what: str, value: Any) -> None:
+    wanted, good = field
+    if not good(value):
+        raise refuse(what, value, wanted)
+
+
+def _require(**given: Any) -> None:
+    for name, value in given.items():
+        _fit(FIELDS[name], f"`{name}`", value)
+
+
+def _order(order: Order) -> tuple[str | SortKey, ...]:
+    return order if isinstance(order, tuple) else (order,)
 
 
 def _tile(tile: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     for dim, size in tile.items():
-        if not is_number(size):
-            wanted = (
-                f"a number of elements{'' if not isinstance(size, str) else f' (of a library function also {dim}/R)'}"
-            )
-            raise refuse(f"the tile along `{dim}`", size, wanted)
+        _fit(TILE, f"the tile along `{dim}`", size)
         if size < 1:
             raise TilelinkError("TL318", f"a tile of {size} along `{dim}`", hint="tiles have at least one element")
         if size > LENGTH:
@@ -133,18 +152,11 @@ def sms(
     Raises:
         TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
     """
+    _require(count=count, order=order, push=push, num_warps=num_warps, num_stages=num_stages, maxnreg=maxnreg)
+    _require(own_kernel=own_kernel, joins=joins)
     part = count if isinstance(count, float) else None
-    if part is not None and not 0 < part < 1:
-        raise refuse("`count`", count, "a whole number, or a part of the device's SMs between 0 and 1")
-    whole = None if isinstance(count, float) else count
-    _numbers(**({} if whole is None else {"count": whole}), num_warps=num_warps, num_stages=num_stages)
-    _flags(push=push, own_kernel=own_kernel)
-    if maxnreg is not None and not (is_number(maxnreg) and 24 <= maxnreg <= 255):
-        raise refuse("`maxnreg`", maxnreg, "a number of registers from 24 to 255")
-    if joins is not None and not isinstance(joins, str):
-        raise refuse("`joins`", joins, 'the name of a step, as "matmul"')
     return Sms(
-        count=whole,
+        count=None if isinstance(count, float) else count,
         part=part,
         tile=_tile(tile),
         order=_order(order),
@@ -169,8 +181,7 @@ def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1
     Raises:
         TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
     """
-    _numbers(streams=streams)
-    _flags(push=push)
+    _require(order=order, push=push, streams=streams)
     return CopyEngine(tile=_tile(tile), order=_order(order), push=push, streams=streams)
 
 
@@ -189,10 +200,7 @@ def fused(into: str, *, deferred: bool | None = False, **tile: int) -> Fused:
     Raises:
         TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
     """
-    if not isinstance(into, str):
-        raise refuse("`into`", into, "the path of a step")
-    if deferred is not None and not isinstance(deferred, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise refuse("`deferred`", deferred, "True, False or None")
+    _require(into=into, deferred=deferred)
     return Fused(into, _tile(tile), deferred)
 
 
@@ -232,12 +240,8 @@ def library(
     Raises:
         TilelinkError: TL318, TL329, as `sms`; TL408, there is no function of this name.
     """
-    if not isinstance(function, str) and not callable(function):
-        raise refuse("`function`", function, "a dotted name, or a function")
+    _require(function=function, order=order, streams=streams, fallback=fallback)
     found = function_of(function)
-    _numbers(streams=streams)
-    if fallback is not None and not isinstance(fallback, (Sms, CopyEngine, Fused, Library)):
-        raise refuse("`fallback`", fallback, "one of sms, copy_engine, fused and library")
     sizes = {dim: size for dim, size in tile.items() if size != f"{dim}/R"}
     cut = dict(_tile(sizes)) | {dim: PART for dim, size in tile.items() if size == f"{dim}/R"}
     runs = isinstance(found, ByRuns)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from tilelink.errors import TilelinkError, whole_line
+from tilelink.errors import TilelinkError, is_whole, whole_line
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
@@ -74,9 +74,11 @@ def simulated(
 
     chosen = Policy.parse(policy) if isinstance(policy, str) else policy
     slow = chosen.rank if isinstance(chosen, Policy) and chosen.kind == "straggler" else straggler
-    _require("seed", seed, _whole(seed), "a whole number")
-    _require("straggler", slow, slow is None or (_whole(slow) and 0 <= slow < ranks), f"one of ranks 0 to {ranks - 1}")
-    _require("nodes", nodes, _whole(nodes) and nodes > 0 and ranks % nodes == 0, f"a number that divides {ranks} ranks")
+    _require("seed", seed, is_whole(seed), "a whole number")
+    here = slow is None or (is_whole(slow) and slow in range(ranks))
+    _require("straggler", slow, here, f"one of ranks 0 to {ranks - 1}")
+    divides = is_whole(nodes) and nodes > 0 and ranks % nodes == 0
+    _require("nodes", nodes, divides, f"a number that divides {ranks} ranks")
     _require("device", device, device is None or isinstance(device, Device), "an `ir.topology.Device`")
     _require("races", races, isinstance(races, (bool, Observer)), "True, False or an observer")
     seconds, checked = _checks(watchdog, debug, environment.watchdog, environment.debug)
@@ -155,15 +157,11 @@ def _checks(
     watchdog: Any, debug: Any, seconds: Callable[[], float | None], on: Callable[[], bool]
 ) -> tuple[float | None, bool]:
     """Seconds that a wait may take (None: any number), and whether calls are checked; as asked, else as is usual here."""
-    number = isinstance(watchdog, (int, float)) and not isinstance(watchdog, bool)
+    number = isinstance(watchdog, float) or is_whole(watchdog)
     usual = "a number of seconds, such as 30, or 0 for waits without a limit"
     _require("watchdog", watchdog, watchdog is None or (number and 0 <= watchdog < environment.LONGEST_WAIT), usual)
     _require("debug", debug, debug is None or isinstance(debug, bool), "True or False")
     return seconds() if watchdog is None else watchdog or None, on() if debug is None else debug
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _require(name: str, value: Any, holds: bool, what: str) -> None:
@@ -188,7 +186,7 @@ def listed(arguments: Sequence[Any], ranks: int | None = None) -> int:
 
 def check_ranks(ranks: Any) -> None:
     """Raises TL239, that is no number of ranks."""
-    if not _whole(ranks) or ranks < 1:
+    if not is_whole(ranks) or ranks < 1:
         raise TilelinkError("TL239", f"{ranks!r} is no number of ranks", hint="pass a whole number, 1 or more")
 
 
@@ -219,7 +217,7 @@ def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None 
     """
     count = require().backend.ranks
     members = list(ranks) if isinstance(ranks, Iterable) else []
-    known = bool(members) and all(_whole(r) and 0 <= r < count for r in members)
+    known = bool(members) and all(is_whole(r) and 0 <= r < count for r in members)
     if ranks is not None and (not known or len(set(members)) < len(members)):
         raise TilelinkError(
             "TL454",
@@ -270,7 +268,7 @@ def empty(*shape: int | Sequence[int], dtype: torch.dtype = torch.bfloat16, grou
         TilelinkError: TL465, that is no shape, or no dtype that operators take.
     """
     sizes: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    if not all(_whole(n) and n >= 0 for n in sizes) or math.prod(sizes) >= 1 << 63:
+    if not all(is_whole(n) and n >= 0 for n in sizes) or math.prod(sizes) >= 1 << 63:
         raise TilelinkError(
             "TL465",
             f"`empty` cannot make a tensor of shape {list(sizes)}",
