@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,6 +211,37 @@ def test_a_rank_that_cannot_plan_its_call() -> None:
     found = errors(wrong, lambda: ag_gemm(torch.ones(4, 8), w))
     assert [e.code for e in found] == ["TL471", "TL204", "TL471"]
     assert found[0].message == f"rank 1 reports: {found[1].message}"
+
+
+def unfused(columns: int, shared: bool = False) -> None:
+    """A call of the unfused form; `shared`: into memory of its own argument."""
+
+    def plain(x: torch.Tensor, weight: torch.Tensor, *, group: Any = None) -> torch.Tensor:
+        return torch.cat(group.agree(x)) @ weight
+
+    here: Any = require()
+    here.backend.group = here.backend
+    weight = torch.ones(columns, 16)
+    out = weight.flatten()[: 12 * 8].view(12, 8) if shared else torch.empty(12, 16)
+    replace(ag_gemm, reference_fn=plain).schedule(unfused=True)(torch.ones(4, columns), weight, out=out)
+
+
+@pytest.mark.parametrize("code", ["TL203", "TL244"])
+def test_a_rank_that_cannot_make_its_call_of_the_unfused_form(code: str) -> None:
+    """Its library would wait for that rank."""
+
+    def wrong() -> None:
+        here = tilelink.rank() == 1
+        if code == "TL244":
+            unfused(8, shared=here)
+        elif here:
+            replace(ag_gemm, reference_fn=torch.mm).schedule(unfused=True)(torch.ones(4, 8), torch.ones(8))
+        else:
+            unfused(8)
+
+    found = errors(wrong, lambda: unfused(8))
+    assert found[0].message == f"rank 1 reports: {found[1].message}"
+    assert [e.code for e in found] == ["TL471", code, "TL471"]
 
 
 def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tilelink.explore.report_tables import tuned_sheet
 from tilelink.explore.running import tune_case
 from tilelink.ir.schedule import Library, Placement, Schedule
 from tilelink.pipeline.tuning import RankCandidate, Tuning
+from tilelink.runtime.session import require
 from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of
 from tilelink.tuning.search import Limits
@@ -117,6 +118,31 @@ def test_what_fails_on_one_rank_fails_on_all(
     ranked, failed = results[0]
     assert [(t.schedule.get("matmul"), t.why) for t in failed] == [(MATMUL, why)]
     assert len(ranked) == 2  # as it comes, and the other one
+
+
+@pytest.mark.parametrize("what", ["zeros", "maker"])
+def test_a_candidate_whose_allocation_fails_on_one_rank_gives_memory_back(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the workspace beside symmetric memory, or, when all of the workspace is there, that of a result."""
+
+    class Short(RankCandidate):
+        def allocate(self) -> Any:
+            def short(*_: object) -> Any:
+                raise RuntimeError("out of memory")
+
+            with pytest.MonkeyPatch.context() as patch:
+                if self.operator.schedules.get("matmul") == MATMUL and tilelink.rank() == 1:
+                    patch.setattr(self.of.backend, what, short)
+                return super().allocate()
+
+    def body() -> tuple[list[str], int, int]:
+        failed = tuning(ops.ag_gemm).search(Limits(), {"matmul": (MATMUL,)}).failed
+        why = [t.why.rpartition(": ")[2] for t in failed]
+        return why, len(require().workspaces), len(vars(require().backend.arenas)["_arenas"])
+
+    monkeypatch.setattr("tilelink.pipeline.tuning.RankCandidate", Short)
+    assert tilelink.launch(body, RANKS) == [(["out of memory"], 0, 0)] * RANKS
 
 
 def test_a_candidate_that_does_not_fit_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:

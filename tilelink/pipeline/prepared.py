@@ -195,21 +195,23 @@ class Unfused:
         given: dict[str, Any],
     ) -> None:
         self._operator, self._session = operator, session
-        bound = bind_here(operator, session, tensors, given)
-        reference, taken = (
-            reference_of(operator, session, bound),
-            constants_of(operator.signature, given, operator.uneven),
-        )
+        try:
+            bound = bind_here(operator, session, tensors, given)
+            reference = reference_of(operator, session, bound)
+        except TilelinkError as error:
+            session.vigil.compare(operator.identity, error)
+            raise
+        taken = constants_of(operator.signature, given, operator.uneven)
         self._reference = partial(reference, **taken, group=session.backend.group)
         self._said = Stated(in_words(operator, bound), str(operator.schedules) or "default", loc=operator.loc)
         spans = tuple(map(span, (*tensors, *outs)))
         self._written = Written(operator.name, operator.loc, len(tensors), (), spans)
         self._checked = not outs
-        self.again()
+        self.again(tensors, outs)
 
-    def again(self, *_: object) -> None:
-        """What is looked at before a later call, in debug mode: that all ranks make it."""
-        self._session.vigil.compare(self._operator.identity, self._said)
+    def again(self, tensors: Sequence[Any], outs: Sequence[Any], *_: object) -> None:
+        """What is looked at before a later call, in debug mode: that all ranks make it, and none must not."""
+        self._session.vigil.compare(self._operator.identity, self._written.refused(tensors, outs) or self._said)
 
     def run(
         self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()

@@ -198,7 +198,10 @@ class Tuning:
         free = 1 << 40 if self.exact else int(0.9 * torch.cuda.mem_get_info()[0])
         if not all(self.backend.agree(nbytes_of(candidate.plan()) <= free)):
             return "not enough memory"
-        return attempt(self.backend, candidate.allocate)
+        problem = attempt(self.backend, candidate.allocate)
+        if problem:
+            candidate.close()
+        return problem
 
     def wrong(self, schedule: Schedule) -> str:
         """Collective: why a schedule does not run or has a wrong result; empty where it is right."""

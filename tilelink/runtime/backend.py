@@ -24,7 +24,7 @@ from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.topology import Topology
 from tilelink.runtime.grid import Grid, laid_out
 from tilelink.runtime.memory import Arena, Arenas, SymmetricBlock
-from tilelink.runtime.refusals import no_kernels
+from tilelink.runtime.refusals import no_kernels, reported
 
 if TYPE_CHECKING:
     from tilelink.runtime.watchdog import Guard, StoreWatcher
@@ -164,10 +164,14 @@ class Backend(ABC):
         """Collective, on host and device: all earlier work of all ranks is complete."""
 
     # ----------------------------------------------------------------------------------------------------------- memory
-    def arena(self, nbytes: int) -> Arena:
+    def arena(self, nbytes: int, *, wrong: str = "") -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
-        bytes in the same order. Raises TL436, they ask for different sizes, or for none; and what the backend's memory does."""
-        asked = self._sizes(nbytes)
+        bytes in the same order; `wrong`: why this rank cannot go on with it, and so none does. Raises TL436, they ask for
+        different sizes, or for none; TL471, something is wrong on some rank; and what the backend's memory does."""
+        asked = self._sizes(wrong or nbytes)
+        for rank, said in enumerate(asked):
+            if isinstance(said, str):
+                raise reported(rank, said)
         if nbytes <= 0 or set(asked) != {nbytes}:
             raise TilelinkError(
                 "TL436",
@@ -179,8 +183,8 @@ class Backend(ABC):
         self.arenas.add(arena)
         return arena
 
-    def _sizes(self, nbytes: int) -> list[int]:
-        return self.agree(nbytes)
+    def _sizes(self, asked: int | str) -> list[int | str]:
+        return self.agree(asked)
 
     @abstractmethod
     def _block(self, nbytes: int) -> SymmetricBlock:

@@ -238,14 +238,19 @@ class Workspace:
 
     @staticmethod
     def allocate(backend: Backend, wanted: tuple[Region, ...]) -> Workspace:
-        """Collective."""
+        """Collective: on all ranks or on none. Raises those of `Backend.arena`; TL471, some rank has no memory beside it."""
         offsets: dict[str, int] = {}
         total = {True: 0, False: 0}
         for r in wanted:
             offsets[r.name] = total[r.symmetric]
             total[r.symmetric] += -(-max(r.nbytes, 1) // ALIGN) * ALIGN
-        arena = backend.arena(max(total[True], ALIGN))
-        device = backend.zeros(max(total[False], ALIGN), torch.uint8)
+        symmetric = max(total[True], ALIGN)
+        try:
+            device = backend.zeros(max(total[False], ALIGN), torch.uint8)
+        except RuntimeError as error:  # torch's: this GPU has no more
+            backend.arena(symmetric, wrong=str(error))
+            raise
+        arena = backend.arena(symmetric)
         return Workspace(backend, {r.name: r for r in wanted}, arena, device, offsets)
 
     def fits(self, wanted: Iterable[Region]) -> bool:

@@ -129,8 +129,8 @@ class SimulatedBackend(Backend):
         return [meeting.values[r] for r in self.members]
 
     # ------------------------------------------------------------------------------------------------------------- memory
-    def _sizes(self, nbytes: int) -> list[int]:
-        return self._meet("arena", nbytes)
+    def _sizes(self, asked: int | str) -> list[int | str]:
+        return self._meet("arena", asked)
 
     def _block(self, nbytes: int) -> SymmetricBlock:
         own = self.zeros(nbytes, torch.uint8)
