@@ -20,7 +20,7 @@ from tilelink.runtime.launching import simulated
 from tilelink.runtime.memory import DTYPES, extents, regions
 from tilelink.runtime.session import require
 from tilelink.runtime.simulated.agents import Agent
-from tilelink.runtime.simulated.scheduler import Policy, Turns
+from tilelink.runtime.simulated.scheduler import Turns
 
 HOW = {"TL501": "standstill", "TL507": "race"}
 TRUSTED = 2
@@ -42,8 +42,8 @@ class Adversary:
     unwritten: int = 0xFF
 
     @property
-    def policy(self) -> Policy:
-        return Policy(seed=self.seed) if self.straggler is None else Policy("straggler", self.seed, self.straggler)
+    def turns(self) -> Turns:
+        return Turns(self.seed, self.straggler)
 
 
 ADVERSARIES = (
@@ -66,6 +66,9 @@ class Timed(Turns):
     def __init__(self, turns: Turns, end: float) -> None:
         self._turns = turns
         self._end = end
+
+    def __str__(self) -> str:
+        return str(self._turns)
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -102,7 +105,7 @@ def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: floa
     """
     module = load(replace(found.source, lines=(), advice=()))
     loaded = [Loaded(found.plan, found.source, module, streams) for streams in found.streams]
-    turns = Timed(adversary.policy.turns(), end)
+    turns = Timed(adversary.turns, end)
     return simulated(lambda: _rank(mapping, loaded, adversary), RANKS, policy=turns, device=DEVICE)
 
 

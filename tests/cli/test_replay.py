@@ -30,7 +30,7 @@ from tilelink.explore.replay import Recipe, recipe
 from tilelink.explore.running import run_case
 from tilelink.explore.stress import policies, stress
 from tilelink.ir.schedule import Placement
-from tilelink.runtime.simulated import Policy, RaceError
+from tilelink.runtime.simulated import RaceError
 
 __all__ = ["alone", "breaking"]
 
@@ -97,7 +97,7 @@ def test_a_sort_key_has_no_text() -> None:
 def test_a_failure_prints_its_token_and_the_token_repeats_it(breaking: Break) -> None:
     breaking(dropped("shmem.local_wait_until(rows_flags"))
     with pytest.raises(RaceError) as caught:
-        run_case(small(), calls=2, policy=Policy("straggler", 4, 1), delayed_stores=True)
+        run_case(small(), calls=2, policy="straggler-1-4", delayed_stores=True)
     found = TOKEN.search("\n".join(caught.value.__notes__))
     assert found is not None
     made = Recipe.parse(found[1])
@@ -109,7 +109,7 @@ def test_a_failure_prints_its_token_and_the_token_repeats_it(breaking: Break) ->
 
 
 def test_a_run_that_was_right_is_right_again() -> None:
-    outcome = run_case(small(), policy=Policy("priorities", 2))
+    outcome = run_case(small(), policy="priorities-2")
     found = TOKEN.search(outcome.again[0])
     assert found is not None
     assert "priorities-2" in command("replay", found[1]).output
@@ -139,8 +139,8 @@ def test_stress_says_that_numbers_are_wrong() -> None:
 
 
 def test_stress_tries_every_kind_of_policy() -> None:
-    assert {p.kind for p in policies(3, 6)} == {"random", "straggler", "priorities"}
-    assert {p.rank for p in policies(3, 9) if p.kind == "straggler"} == {0, 1, 2}
+    assert {p.partition("-")[0] for p in policies(3, 6)} == {"random", "straggler", "priorities"}
+    assert {p.split("-")[1] for p in policies(3, 9) if p.startswith("straggler")} == {"0", "1", "2"}
 
 
 MINE = """

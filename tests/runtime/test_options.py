@@ -13,7 +13,6 @@ import tilelink
 from tests.selection import table
 from tilelink import TilelinkError
 from tilelink.ops import ag_gemm, gemm_rs
-from tilelink.runtime.simulated import Policy
 
 
 def run(main: Callable[[], Any], ranks: int = 2, **options: Any) -> list[Any]:
@@ -36,7 +35,6 @@ def product(operator: Any = ag_gemm) -> torch.Tensor:
         ({"straggler": 9}, "straggler=9"),
         ({"straggler": -1}, "straggler=-1"),
         ({"policy": "straggler-9-1"}, "straggler=9"),
-        ({"policy": Policy("straggler", 1, 9)}, "straggler=9"),
         ({"nodes": 3, "ranks": 4}, "nodes=3"),
         ({"nodes": 0}, "nodes=0"),
         ({"seed": "x"}, "seed='x'"),

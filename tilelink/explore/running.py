@@ -17,7 +17,7 @@ from tilelink.pipeline.tuning import explored, modelled_study
 from tilelink.runtime.launching import along, simulated
 from tilelink.runtime.session import Session, require, using
 from tilelink.runtime.simulated.machine import Recorder
-from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
+from tilelink.runtime.simulated.scheduler import Blame, Turns, turns_of
 from tilelink.tracing import Trace
 from tilelink.tuning.search import Limits
 from tilelink.tuning.study import On, Study
@@ -54,7 +54,7 @@ def run_case(
     *,
     calls: int = 1,
     seed: int = 0,
-    policy: Policy | Turns | None = None,
+    policy: str | Turns | None = None,
     delayed_stores: bool = False,
     recorder: Recorder | None = None,
     check: bool = True,
@@ -75,7 +75,7 @@ def run_case(
         known = None  # somebody else simulates the ranks, and unfused forms do not know them
     told: tuple[str, ...] = ()
     if session is None:
-        policy = policy if policy is not None else Policy(seed=seed)
+        policy = policy if isinstance(policy, Turns) else turns_of(policy or f"random-{seed}")
         told = again(case, calls, str(policy), delayed_stores)
     with Blame(*told):
         errors = _on_ranks(

@@ -8,20 +8,15 @@ from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case
 from tilelink.explore.comparison import hint_of
 from tilelink.explore.running import run_case
-from tilelink.runtime.simulated.scheduler import Policy, Searched, Turns, search
+from tilelink.runtime.simulated.scheduler import Searched, Turns, search
 from tilelink.tuning.progress import bar
 
 
-def policies(ranks: int, runs: int, first: int = 0) -> Iterator[Policy]:
+def policies(ranks: int, runs: int, first: int = 0) -> Iterator[str]:
     """By chance, against each rank in turn, and by priorities, each `runs` / 3 times."""
     for k in range(runs):
         seed, kind = first + k // 3, k % 3
-        if kind == 0:
-            yield Policy("random", seed)
-        elif kind == 1:
-            yield Policy("straggler", seed, seed % ranks)
-        else:
-            yield Policy("priorities", seed)
+        yield (f"random-{seed}", f"straggler-{seed % ranks}-{seed}", f"priorities-{seed}")[kind]
 
 
 def stress(
@@ -47,7 +42,7 @@ def stress(
 
     tried = 0
 
-    def run(policy: Policy | Turns) -> None:
+    def run(policy: str | Turns) -> None:
         nonlocal tried
         outcome = run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, check=check)
         if check and not outcome.within(case.tolerance):

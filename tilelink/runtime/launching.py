@@ -22,7 +22,7 @@ from tilelink.runtime.refusals import warn_once
 from tilelink.runtime.session import Session, current, in_rank, require, using
 
 if TYPE_CHECKING:
-    from tilelink.runtime.simulated import Observer, Policy
+    from tilelink.runtime.simulated import Observer
     from tilelink.runtime.simulated.machine import Recorder
     from tilelink.runtime.simulated.scheduler import Turns
 
@@ -37,7 +37,7 @@ def simulated(
     seed: int = 0,
     straggler: int | None = None,
     device: Device | None = None,
-    policy: str | Policy | Turns | None = None,
+    policy: str | Turns | None = None,
     recorder: Recorder | None = None,
     races: bool | Observer = True,
     watchdog: float | None = None,
@@ -65,15 +65,16 @@ def simulated(
             processes for torch.distributed.
     """
     check_ranks(ranks)
-    from tilelink.runtime.simulated import Observer, Policy, RaceDetector, simulate
+    from tilelink.runtime.simulated import Observer, RaceDetector, simulate
+    from tilelink.runtime.simulated.scheduler import turns_of
 
     if in_rank():
         raise TilelinkError(
             "TL450", "a simulation was started inside a rank", hint="call tilelink.launch once, outside"
         )
 
-    chosen = Policy.parse(policy) if isinstance(policy, str) else policy
-    slow = chosen.rank if isinstance(chosen, Policy) and chosen.kind == "straggler" else straggler
+    turns = turns_of(policy) if isinstance(policy, str) else policy
+    slow = straggler if turns is None or turns.straggler is None else turns.straggler
     _require("seed", seed, is_whole(seed), "a whole number")
     here = slow is None or (is_whole(slow) and slow in range(ranks))
     _require("straggler", slow, here, f"one of ranks 0 to {ranks - 1}")
@@ -92,7 +93,7 @@ def simulated(
         ranks,
         seed=seed,
         straggler=straggler,
-        policy=chosen,
+        policy=turns,
         device=device or Device(),
         recorder=recorder,
         delayed_stores=delayed_stores,

@@ -24,7 +24,7 @@ from tilelink import Operator, TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.memory import Region, Workspace
-from tilelink.runtime.simulated import Policy
+from tilelink.runtime.simulated.scheduler import Turns
 
 Tensors = list[torch.Tensor]
 
@@ -165,7 +165,7 @@ def ran(case: Case, seconds: float, asked: bool) -> tuple[list[list[Tensors]], s
     assert isinstance(op, Operator)
     said: list[str] = []
     salt = case.seed
-    policy = Policy(seed=salt) if salt % 2 else Policy("straggler", salt, salt // 2 % case.ranks.count)
+    turns = Turns(salt, None if salt % 2 else salt // 2 % case.ranks.count)
 
     def main() -> list[Tensors]:
         rank, out, before = tilelink.rank(), list[Tensors](), Tensors()
@@ -184,10 +184,10 @@ def ran(case: Case, seconds: float, asked: bool) -> tuple[list[list[Tensors]], s
         return out
 
     options: dict[str, Any] = {"axes": case.axes} if len(case.axes) > 1 else {}
-    turns = Timed(policy.turns(), time.monotonic() + seconds)
+    timed = Timed(turns, time.monotonic() + seconds)
     device = Device(sms=case.sms)
     by_rank = tilelink.launch(
-        main, case.ranks.count, policy=turns, device=device, delayed_stores=case.late, races=True, **options
+        main, case.ranks.count, policy=timed, device=device, delayed_stores=case.late, races=True, **options
     )
     return [[of_rank[k] for of_rank in by_rank] for k in range(len(case.calls))], "; ".join(said)
 

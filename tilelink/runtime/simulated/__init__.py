@@ -9,12 +9,11 @@ Never knows: how a kernel came about: tiles, schedules, plans.
 from tilelink.runtime.simulated.backend import SimulatedBackend, simulate
 from tilelink.runtime.simulated.machine import Observer, Record, Recorder
 from tilelink.runtime.simulated.races import Access, Race, RaceDetector, RaceError
-from tilelink.runtime.simulated.scheduler import Policy, Searched, StandstillError, search
+from tilelink.runtime.simulated.scheduler import Searched, StandstillError, search
 
 __all__ = [
     "Access",
     "Observer",
-    "Policy",
     "Race",
     "RaceDetector",
     "RaceError",

@@ -20,7 +20,7 @@ from tilelink.runtime.refusals import no_such_group, not_in_group
 from tilelink.runtime.simulated.agents import Agent, Region, StoreBuffer
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
-from tilelink.runtime.simulated.scheduler import Blame, Policy, Scheduler, Turns
+from tilelink.runtime.simulated.scheduler import Blame, Scheduler, Turns, turns_of
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream, poison
 
 
@@ -224,7 +224,7 @@ def simulate(
     *,
     seed: int = 0,
     straggler: int | None = None,
-    policy: Policy | Turns | None = None,
+    policy: str | Turns | None = None,
     device: Device = Device(),
     costs: cost.Machine = cost.H200,
     recorder: Recorder | None = None,
@@ -241,10 +241,8 @@ def simulate(
     it was, and under which policy. Triton kernels are interpreted while this lasts: compile
     nothing inside.
     """
-    if policy is None:
-        policy = Policy(seed=seed) if straggler is None else Policy("straggler", seed, straggler)
-    turns = policy.turns() if isinstance(policy, Policy) else policy
-    stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed, delays=delayed_stores)
+    turns = Turns(seed, straggler) if policy is None else turns_of(policy) if isinstance(policy, str) else policy
+    stores = StoreBuffer(turns.seed, delays=delayed_stores)
     topology = Topology(ranks=ranks, backend="simulated", device=device)
     machine = Machine(topology, -(-ranks // nodes), Scheduler(turns), costs, recorder, observer or Observer(), stores)
     machine.observer.attached(machine)
@@ -255,7 +253,7 @@ def simulate(
         results[backend.rank] = main(backend)
         backend.finish()
 
-    with Blame(f"under the policy {policy}"), interpreter.patched():
+    with Blame(f"under the policy {turns}"), interpreter.patched():
         for rank in range(ranks):
             host = Agent(rank)
             backend = SimulatedBackend(interpreter, meetings, tuple(range(ranks)), host)

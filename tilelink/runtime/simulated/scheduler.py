@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Literal
+from typing import Any
 
 import triton.language as tl
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -21,75 +21,54 @@ from tilelink.runtime.simulated.agents import Agent, Host, frames
 # ---------------------------------------------------------------------------------------------------------------------
 # Whose turn it is: by chance, against one rank, by priorities, or with few interruptions at chosen points.
 #
-# A policy is a value with a text, `random-7`, and decides a whole run: the same policy gives the same schedule.
+# A policy is a text, `random-7`, and decides a whole run: the same policy gives the same schedule.
 
-Kind = Literal["random", "straggler", "priorities", "preemptions"]
 INTERRUPT_CHANCE = 0.1
 DEMOTION_CHANCE = 0.02
 _TEXT = re.compile(r"(random|priorities)-(\d+)|straggler-(\d+)-(\d+)|preemptions-(|\d+(?:\.\d+)*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """`random`: anybody. `straggler`: the rank `rank` runs only while nobody else can, all others by chance.
-
-    `priorities`: every agent has a random priority, the highest runs, and now and then it becomes the lowest: the one
-    that everybody waits for may come last. `preemptions`: each agent runs until it has to wait, except that it stops at
-    the points `at`, counted over the run, until nobody else can go on.
-    """
-
-    kind: Kind = "random"
-    seed: int = 0
-    rank: int = 0
-    at: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        if self.kind == "preemptions":
-            return f"preemptions-{'.'.join(map(str, self.at))}"
-        return f"straggler-{self.rank}-{self.seed}" if self.kind == "straggler" else f"{self.kind}-{self.seed}"
-
-    @staticmethod
-    def parse(text: str) -> Policy:
-        """Raises TL508."""
-        found = _TEXT.fullmatch(text)
-        if found is None:
-            raise TilelinkError(
-                "TL508",
-                f"`{text}` is no policy of the simulated scheduler",
-                why="a policy is random-SEED, straggler-RANK-SEED, priorities-SEED or preemptions-POINT.POINT…",
-                hint="write for example priorities-7, or straggler-2-7 for a slow rank 2",
-            )
-        kind, seed, rank, late, points = found.groups()
-        if kind is not None:
-            return Policy("priorities" if kind == "priorities" else "random", int(seed))
-        if rank is not None:
-            return Policy("straggler", int(late), int(rank))
-        return Policy("preemptions", at=tuple(int(p) for p in points.split(".") if p))
-
-    def turns(self) -> Turns:
-        if self.kind == "priorities":
-            return Priorities(self.seed)
-        if self.kind == "preemptions":
-            return Preemptions(self.at)
-        return Turns(self.seed, self.rank if self.kind == "straggler" else None)
+def turns_of(policy: str) -> Turns:
+    """The turns of a run, from their beginning. Raises TL508."""
+    found = _TEXT.fullmatch(policy)
+    if found is None:
+        raise TilelinkError(
+            "TL508",
+            f"`{policy}` is no policy of the simulated scheduler",
+            why="a policy is random-SEED, straggler-RANK-SEED, priorities-SEED or preemptions-POINT.POINT…",
+            hint="write for example priorities-7, or straggler-2-7 for a slow rank 2",
+        )
+    kind, seed, rank, late, points = found.groups()
+    if points is not None:
+        return Preemptions(tuple(int(p) for p in points.split(".") if p))
+    if kind == "priorities":
+        return Priorities(int(seed))
+    return Turns(int(seed or late), None if rank is None else int(rank))
 
 
 class Turns:
-    """Those who can run, and who of them does: anybody, where nothing else is said, and while there is nobody else, agents of
-    the rank `straggler`."""
+    """Those who can run, and who of them does: anybody, by chance, and only while there is nobody else agents of the rank
+    `straggler`. As text, the policy."""
+
+    seed = 0
+    straggler: int | None = None
 
     def __init__(self, seed: int, straggler: int | None = None) -> None:
+        self.seed = seed
+        self.straggler = straggler
         self._random = random.Random(seed)
-        self._straggler = straggler
         self._ready: list[Agent] = []
         self._last: list[Agent] = []
+
+    def __str__(self) -> str:
+        return f"random-{self.seed}" if self.straggler is None else f"straggler-{self.straggler}-{self.seed}"
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._last)
 
     def add(self, agent: Agent) -> None:
         """It can run: it is new, or what it waited for has come."""
-        (self._last if agent.rank == self._straggler else self._ready).append(agent)
+        (self._last if agent.rank == self.straggler else self._ready).append(agent)
 
     def next(self) -> Agent:
         """Take the one whose turn it is."""
@@ -109,12 +88,15 @@ class Turns:
 
 
 class Priorities(Turns):
-    """The highest of random priorities, which now and then becomes the lowest."""
+    """The highest of random priorities, which now and then becomes the lowest: the one that everybody waits for may come last."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._priority: dict[tuple[int, int, int], float] = {}
         self._lowest = 0.0
+
+    def __str__(self) -> str:
+        return f"priorities-{self.seed}"
 
     def next(self) -> Agent:
         best = max(self._ready, key=lambda agent: self._priority.setdefault(agent.place, self._random.random()))
@@ -140,7 +122,7 @@ class Preemptions(Turns):
         self._at = frozenset(at)
 
     def __str__(self) -> str:
-        return str(Policy("preemptions", at=tuple(sorted(self._at))))
+        return f"preemptions-{'.'.join(map(str, sorted(self._at)))}"
 
     def next(self) -> Agent:
         return (self._ready or self._last).pop(0)
