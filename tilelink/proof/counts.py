@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import ENTERED, Await, Flags, Lowered, Signal
+from tilelink.ir.lowered import ENTERED, Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import depends, within
 from tilelink.proof.runs import REPORT, Found, Moment, Runs, possible, projected, together
@@ -196,28 +196,11 @@ class Sent:
 
 def _ranks(table: Table, runs: Runs, op: Signal) -> Array:
     """The ranks that a signal goes to; of a signal to all, those of each rank's submesh, along an axis behind the others."""
-    depth = len(runs.shape)
     if op.rank is not None:
         return runs(op.rank)[..., None]
-    if op.along == RANK_AXIS:
-        return along(table.ranks, depth, depth + 1)
-    rank, (stride, size) = runs.values["rank"][..., None], _stride(table.lowered, op.along)
-    return rank - rank // stride % size * stride + along(size, depth, depth + 1) * stride
-
-
-def in_line(table: Table, a: Array, b: Array, dimension: str) -> Array:
-    """Whether ranks differ in their coordinate along a mesh dimension at most."""
-    if dimension == RANK_AXIS:
-        return np.ones(np.broadcast_shapes(a.shape, b.shape), dtype=np.bool_)
-    stride, size = _stride(table.lowered, dimension)
-    return a - a // stride % size * stride == b - b // stride % size * stride
-
-
-def _stride(lowered: Lowered, dimension: str) -> tuple[int, int]:
-    """By how much the number of a rank grows from one coordinate to the next, and how many there are."""
-    mesh = [(name, size) for name, size in lowered.ranks if name != RANK_AXIS]
-    at = [name for name, _ in mesh].index(dimension)
-    return prod(size for _, size in mesh[at + 1 :]), mesh[at][1]
+    depth, topology = len(runs.shape), table.lowered.topology
+    each = along(topology.size(op.along), depth, depth + 1)
+    return each if op.along == RANK_AXIS else topology.peer(runs.values["rank"][..., None], each, op.along)
 
 
 def _at(table: Table, what: str, flags: Flags, where: Array, rows: list[Row]) -> Found:

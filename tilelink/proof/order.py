@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import prod
 from typing import Any
@@ -21,7 +22,6 @@ import numpy as np
 
 from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write
 from tilelink.proof.cells import MOST, Boxes, Cells, TooMany, deeper, depends, entry, joined, within
-from tilelink.proof.counts import in_line
 from tilelink.proof.coverage import accesses, boxes_of, memory_of
 from tilelink.proof.runs import (
     Beside,
@@ -182,7 +182,8 @@ class Order:
         known = [index == there(g.op.index), (index >= 0) & (index < width), *here.conditions]
         known = projected(known, {*range(depth - own)})
         mine, theirs = (deeper(x, depth) for x in pairs.indices(0))
-        on = in_line(self.table, mine, theirs, g.op.along) if g.op.rank is None else mine == there(g.op.rank)
+        first = partial(self.table.lowered.topology.peer, at=0, name=g.op.along)  # of the ranks that hear of it
+        on = first(mine) == first(theirs) if g.op.rank is None else mine == there(g.op.rank)
         known += [on, *there.conditions]
         if g.by_data:
             # Data says which of these flags it is: each of them has to be awaited.

@@ -34,7 +34,7 @@ from tilelink.ir.lowered import (
     formulas,
     walk,
 )
-from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
+from tilelink.ir.topology import env_of
 from tilelink.proof.cells import deeper, depends
 
 Array: TypeAlias = Any
@@ -122,8 +122,7 @@ class Table:
 
     @staticmethod
     def of(lowered: Lowered) -> Table:
-        sizes = dict(lowered.ranks)
-        out = Table(lowered, sizes[RANK_AXIS])
+        out = Table(lowered, lowered.topology.ranks)
         for executor in lowered.executors:
             out.ended[executor.name] = frozenset(executor.after).union(*(out.ended[e] for e in executor.after))
             for loop in executor.loops:
@@ -133,12 +132,8 @@ class Table:
     @once
     def symbols(self, depth: int) -> Mapping[str, Array]:
         """The sizes, and each rank's coordinates, as arrays of `depth` axes."""
-        found: dict[str, Array] = dict(self.lowered.sizes)
-        number, stride = np.arange(self.ranks, dtype=np.int64).reshape((-1,) + (1,) * (depth - 1)), 1
-        for name, size in reversed([d for d in self.lowered.ranks if d[0] != RANK_AXIS]):
-            found[rank_along(name).name], found[ranks_along(name).name] = number // stride % size, size
-            stride *= size
-        return {**found, rank_along().name: number, ranks_along().name: self.ranks}
+        number = np.arange(self.ranks, dtype=np.int64).reshape((-1,) + (1,) * (depth - 1))
+        return env_of(dict(self.lowered.sizes), self.lowered.topology, number)
 
     def width(self, flags: str) -> int:
         """The most flags of a kind that a rank has."""
