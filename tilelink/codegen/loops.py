@@ -12,6 +12,7 @@ from tilelink.codegen import access, ops, signals
 from tilelink.codegen.names import bound_in, read_names
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines, atom
+from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import AT, For, Op, Walk, formulas, mapped
@@ -67,18 +68,16 @@ def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, h
     """One loop over tiles, `begin`: what says where they begin, if the loop's head does not. None, if it would do nothing."""
     if not body.rows:
         return
-    grid, lines, depth = names.grid, scope.lines, scope.lines.depth
-    lines.add(head, op.loc)
-    lines.depth += 1
-    for line in begin:
-        lines.add(line)
-    if "end" in names.used or "inside" in names.used:
-        lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, F.SUMMAND)}, {high})")
-    access.lane_lines(lines, names)
-    if op.var in read_names(op.body):
-        lines.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, F.DIVISOR)}")
-    lines.extend(body)
-    lines.depth = depth
+    grid, lines = names.grid, scope.lines
+    with lines.block(head, op.loc):
+        for line in begin:
+            lines.add(line)
+        if "end" in names.used or "inside" in names.used:
+            lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, F.SUMMAND)}, {high})")
+        access.lane_lines(lines, names)
+        if op.var in read_names(op.body):
+            lines.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, F.DIVISOR)}")
+        lines.extend(body)
 
 
 def _split(
@@ -117,25 +116,20 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
     if waiting == body[: len(waiting)] and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
         every = (low, high) == ("0", scope.ranks)
         if any(ops.printed(scope, o) for o in waiting):
-            depth = scope.lines.depth
             # Where all subtiles of the host's tile wait for the same words, those of the first subtile are enough.
             asked = {
                 n for o in waiting for w in lowered_ops(scope.part.of(o)) for f in formulas(w) for n in F.symbols(f)
             }
             cut = scope.step.grid[-1].var
-            if scope.step.subtiles > 1 and not asked & {f"{cut}.begin", f"{cut}.end"}:
-                scope.lines.add(f"if {FIRST_SUBTILE}:", op.loc)
-                scope.lines.depth += 1
-            if not every or not _wait_together(scope, op, grid, waiting):
-                scope.tiles[op.var] = TileNames(var, f"{var} + 1", grid, 1)
-                scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
-                _nested(scope, waiting, emit)
-            scope.lines.depth = depth
+            once = scope.step.subtiles > 1 and not asked & {f"{cut}.begin", f"{cut}.end"}
+            with scope.lines.block(f"if {FIRST_SUBTILE}:", op.loc) if once else nullcontext():
+                if not every or not _wait_together(scope, op, grid, waiting):
+                    scope.tiles[op.var] = TileNames(var, f"{var} + 1", grid, 1)
+                    _nested(scope, f"for {var} in range({low}, {high}):", op.loc, waiting, emit)
         body = body[len(waiting) :]
         word = "tl.static_range" if every and _fits(scope, op) else word
     scope.tiles[op.var] = TileNames(var, f"{var} + 1", grid, 1)
-    scope.lines.add(f"for {var} in {word}({low}, {high}):", op.loc)
-    _nested(scope, body, emit)
+    _nested(scope, f"for {var} in {word}({low}, {high}):", op.loc, body, emit)
 
 
 def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait, ...]) -> bool:
@@ -186,13 +180,12 @@ def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
     return low, high
 
 
-def _nested(scope: Scope, body: tuple[Statement, ...], emit: Emit) -> None:
-    scope.lines.depth += 1
-    before = len(scope.lines.rows)
-    emit(scope, body)
-    if len(scope.lines.rows) == before:
-        scope.lines.add("pass")
-    scope.lines.depth -= 1
+def _nested(scope: Scope, head: str, loc: Loc | None, body: tuple[Statement, ...], emit: Emit) -> None:
+    with scope.lines.block(head, loc):
+        before = len(scope.lines.rows)
+        emit(scope, body)
+        if len(scope.lines.rows) == before:
+            scope.lines.add("pass")
 
 
 def loop(scope: Scope, op: Loop, emit: Emit) -> None:
@@ -206,16 +199,13 @@ def loop(scope: Scope, op: Loop, emit: Emit) -> None:
                 scope.replaced[size.name] = str(value)
     head = scope.expression(op.header)
     scope.replaced = kept
-    scope.lines.add(f"{head}:", op.loc)
-    _nested(scope, op.body, emit)
+    _nested(scope, f"{head}:", op.loc, op.body, emit)
 
 
 def branch(scope: Scope, op: If, emit: Emit) -> None:
-    scope.lines.add(f"if {scope.expression(op.test)}:", op.loc)
-    _nested(scope, op.body, emit)
+    _nested(scope, f"if {scope.expression(op.test)}:", op.loc, op.body, emit)
     if op.orelse:
-        scope.lines.add("else:")
-        _nested(scope, op.orelse, emit)
+        _nested(scope, "else:", None, op.orelse, emit)
 
 
 # ----------------------------------------------------------------------------------------------------------------- masks

@@ -109,7 +109,7 @@ class Place:
     tma: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class File:
     """What one emitted file is of, and the names in it."""
 
@@ -120,8 +120,8 @@ class File:
 
 
 @dataclass(slots=True)
-class Scope:
-    """What is known while one function is being emitted.
+class Scope(File):
+    """What is known while one function of a file is being emitted.
 
     `renamed`: names of the program that something else has here; `replaced`: names that stand for a bound, with its text;
     `inside`: those of them that are in range wherever they index; `segments`: of the tiles of a run-time split; `limits`:
@@ -129,7 +129,6 @@ class Scope:
     are called here.
     """
 
-    file: File
     step: StepPlan
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     segments: dict[str, str] = field(default_factory=dict[str, str])
@@ -151,22 +150,6 @@ class Scope:
     """Of the op that is being emitted."""
     carry: Lines = field(default_factory=Lines)
     """What the loop over tiles carries from one to the next: its values before the first."""
-
-    @property
-    def plan(self) -> Plan:
-        return self.file.plan
-
-    @property
-    def lowered(self) -> Lowered:
-        return self.file.lowered
-
-    @property
-    def reports(self) -> Reports:
-        return self.file.reports
-
-    @property
-    def naming(self) -> Naming:
-        return self.file.naming
 
     @property
     def body(self) -> tuple[Op, ...]:
@@ -327,7 +310,7 @@ def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset())
     naming = file.naming
     taken = {*naming.fixed, *naming.parameters, *naming.given.values()}
     names = Names({*taken, *passed, *bound(step.step.program)})
-    scope = Scope(file, step, names=names)
+    scope = Scope(file.plan, file.lowered, file.reports, file.naming, step, names=names)
     scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m} | naming.given
     for name in sorted(naming.evading(step, passed)):
         scope.renamed[name] = names.fresh(f"this_{name}")

@@ -90,7 +90,7 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
     """Call the fused step's function for the tile that the host has just made; emit that function."""
     passed = [end for _, *ends in _bounds_passed(host, step) for end in ends]
     held = _held_of(host, step)
-    function = _fused_function(host.file, step, held)
+    function = _fused_function(host, step, held)
     # What the function's formulas name has to reach it through the host.
     for arg in function.args:
         host.args.setdefault(arg.name, arg)
@@ -225,20 +225,18 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
     outer.add(f"{taken} = {draw}")
     if flag is not None:
         outer.add(f"{waited} = -1")
-    outer.add(f"while {taken} < {count}:")
-    outer.depth = 1
-    outer.add(f"{following} = {draw}")
-    turn = taken if step.subtiles == 1 else f"{taken} // {step.subtiles}"
-    outer.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {turn}")
-    if step.subtiles > 1:
-        outer.add(f"{subtile} = {taken} % {step.subtiles}")
-    order_lines(scope)
-    outer.extend(tile_lines(scope, tiles))
-    outer.extend(inner)
-    if flag is not None:
-        outer.add(f"{waited} = {scope.text(flag)}")
-    outer.add(f"{taken} = {following}")
-    outer.depth = 0
+    with outer.block(f"while {taken} < {count}:"):
+        outer.add(f"{following} = {draw}")
+        turn = taken if step.subtiles == 1 else f"{taken} // {step.subtiles}"
+        outer.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {turn}")
+        if step.subtiles > 1:
+            outer.add(f"{subtile} = {taken} % {step.subtiles}")
+        order_lines(scope)
+        outer.extend(tile_lines(scope, tiles))
+        outer.extend(inner)
+        if flag is not None:
+            outer.add(f"{waited} = {scope.text(flag)}")
+        outer.add(f"{taken} = {following}")
     # Each worker has drawn one too many; whoever has drawn the last one puts the counter back.
     outer.say("the last work index of all: the next call begins with the first again")
     with outer.block(f"if {taken} == {count} + workers - 1:"):
