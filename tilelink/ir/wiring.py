@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilelink.errors import Loc
@@ -96,8 +96,9 @@ class Binding:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`). `shipped`: the placement that
-    an inlined operator, or the call in the operator's body, brings along for it. `axis`: the axis of ranks that it speaks of:
-    `R` in its program, this rank's coordinate and its peers are those along this axis."""
+    an inlined operator, or the call in the operator's body, brings along for it; `placement`: the one that a plan gives it,
+    which is not compared, since several may come to the same. `axis`: the axis of ranks that it speaks of: `R` in its program,
+    this rank's coordinate and its peers are those along this axis."""
 
     path: str
     program: TileProgram
@@ -106,6 +107,7 @@ class Step:
     loc: Loc
     shipped: Placement | None = None
     axis: str = RANK_AXIS
+    placement: Placement | None = field(default=None, compare=False)
 
     def binding(self, param: str) -> Binding:
         return next(b for b in self.bindings if b.param == param)

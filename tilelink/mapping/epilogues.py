@@ -18,13 +18,12 @@ from tilelink.ir.schedule import EPILOGUE, Fused, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
 from tilelink.mapping.grids import Lineage, domain_names, lineage_of, loops_of, split_over
-from tilelink.mapping.placement import Placed, directed
+from tilelink.mapping.placement import directed
 
 
-def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan) -> StepPlan:
+def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
     """A step that runs in another's workers, tile for tile."""
-    assert isinstance(p.placement, Fused)
-    step, copies = p.step, p.step.moves is not None
+    copies = step.moves is not None
     if step.axis != host.axis:
         raise TilelinkError(
             "TL332",
@@ -37,11 +36,11 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
     lineage = lineage_of(host.step, wiring.steps)
     if not copies:
         lineage |= _through_loads(step, lineage)
-    domain = directed(wiring, p)[0] if copies else step.program.domain
+    domain = directed(wiring, step)[0] if copies else step.program.domain
     binding = step.binding(domain)
     tensor, theirs = wiring.tensor(binding.tensor), host.step.binding(host.domain).view
     names = (None,) * len(binding.view) if copies else domain_names(step)
-    found = [_on_host(p, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
+    found = [_on_host(step, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
     own = (
         at
@@ -49,16 +48,16 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         if at is not None and split_over(tensor, v) == step.axis and not theirs[at].local
     )
     own_axis = next(own, None)
-    held = _in_registers(placed, host)
-    why = next(_elsewhere(wiring, placed, step, host, held, lineage, axes), None)
+    held = _in_registers(wiring, host)
+    why = next(_elsewhere(wiring, step, host, held, lineage, axes), None)
     if why is not None:
-        raise _unlike(p, host, why)
+        raise _unlike(step, host, why)
     return StepPlan(
         step=step,
         engine=EPILOGUE,
         domain=domain,
         grid=grid,
-        loops=loops_of(wiring, Placed(step, Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),
+        loops=loops_of(wiring, replace(step, placement=Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),
         order=host.order,
         total=host.total,
         order_said=host.order_said,
@@ -68,7 +67,7 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         own_rows=own_axis is not None,
         own_axis=own_axis,
         forwarded=tuple(t for t in step.takes if t in held),
-        subtiles=_subtiles(p, grid, axes[-1] == host.columns),
+        subtiles=_subtiles(step, grid, axes[-1] == host.columns),
     )
 
 
@@ -90,31 +89,30 @@ def _through_loads(step: Step, lineage: Lineage) -> Lineage:
 
 
 def _on_host(
-    p: Placed, host: StepPlan, tensor: TensorDecl, v: ViewAxis, name: str | None, lineage: Lineage
+    step: Step, host: StepPlan, tensor: TensorDecl, v: ViewAxis, name: str | None, lineage: Lineage
 ) -> tuple[int | None, GridAxis]:
     """The axis of the host's grid that an axis of a fused step's domain is, and its partition; None: the rank's coordinate."""
-    step = p.step
     if v.axis is None or tensor.axes[v.axis].own_slice:
         return None, GridAxis(v.dim, "own", ranks_along(step.axis), 1, name, over=step.axis)
     at = lineage.get((tensor.name, v.axis))
     if at is None:
         walked = v.unit and step.program.copy_program is None
         singly = f"`{step.path}` walks `{v.dim}` one element at a time"
-        raise _unlike(p, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
+        raise _unlike(step, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
     if not v.local and split_over(tensor, v) == step.axis and host.step.binding(host.domain).view[at].local:
         what = f"`{host.path}` counts `{v.dim}` from the begin of its rank's part, and `{step.path}` over all ranks"
         hint = f"write `{v.dim}/R` in the signature of `{host.path}`, or place it on SMs of its own"
-        raise _unlike(p, host, what, hint)
+        raise _unlike(step, host, what, hint)
     base = host.grid[at]
     return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.shared, base.table, step.axis)
 
 
-def _in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
+def _in_registers(wiring: Wiring, host: StepPlan) -> set[str]:
     """Tensors whose tile of this rank is in the host's registers; what the host pushes by itself is read from memory, behind its
     notify."""
     stores = (op for op in walk(host.step.program.body) if isinstance(op, Store) and op.to == "own")
     made = {host.step.binding(op.param).tensor for op in stores}
-    for moves in (p.step.moves for p in placed):
+    for moves in (s.moves for s in wiring.steps):
         if moves is not None and moves[0].tensor in made:
             made.add(moves[1].tensor)
     return made
@@ -122,7 +120,6 @@ def _in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
 
 def _elsewhere(
     wiring: Wiring,
-    placed: tuple[Placed, ...],
     step: Step,
     host: StepPlan,
     held: set[str],
@@ -138,7 +135,7 @@ def _elsewhere(
     # Of a tensor with a slice per rank only this rank's slice is in registers, and the others are read from memory.
     whole = {b.tensor for b in step.bindings if all(v.axis is None or not v.unit for v in b.view)}
     taken = whole & held & {*step.takes}
-    movers = (p.step.path for p in placed if p.step.moved_to in taken and not isinstance(p.placement, Fused))
+    movers = (s.path for s in wiring.steps if s.moved_to in taken and not isinstance(s.placement, Fused))
     yield from (f"it takes what `{mover}` moves, which does so later, and elsewhere" for mover in movers)
     missing = (g for a, g in enumerate(host.grid) if a not in axes and g.kind != "own")
     several = (g.dim for g in missing if g.tile is not None or g.kind not in ("plain", "mine"))
@@ -175,11 +172,11 @@ def _elsewhere(
                 yield f"it reads `{op.param}` at other places than its host's tile"
 
 
-def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:
+def _unlike(step: Step, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:
     return TilelinkError(
         "TL316",
-        f"`{p.step.path}` cannot be fused into `{host.path}`: {what}",
-        loc=p.step.loc,
+        f"`{step.path}` cannot be fused into `{host.path}`: {what}",
+        loc=step.loc,
         why="a fused program runs right after the tile it depends on, so their tiles must correspond one to one",
         hint=hint,
         notes=(Note(f"`{host.path}` is declared here", host.step.program.loc),),
@@ -187,16 +184,16 @@ def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs o
 
 
 # --------------------------------------------------------------------------------------------------------------- subtiles
-def _subtiles(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
+def _subtiles(step: Step, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
     """How many subtiles the schedule asks the host's tile to be cut into; 0: it does not say. `same_columns`: those of the step's
     tile are those of the host's."""
-    assert isinstance(p.placement, Fused)
-    plain = p.step.program.copy_program is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
-    whole = next((t for t in p.step.program.together if t.var == grid[-1].var), None)
+    assert isinstance(step.placement, Fused)
+    plain = step.program.copy_program is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
+    whole = next((t for t in step.program.together if t.var == grid[-1].var), None)
     divisible = plain and whole is None
-    if not p.placement.tile:
+    if not step.placement.tile:
         return 0 if divisible else 1
-    (dim, size), *more = p.placement.tile
+    (dim, size), *more = step.placement.tile
     last = grid[-1]
     good = last.dim == dim and last.tile is not None and not more and last.tile % size == 0 and size & (size - 1) == 0
     if good and last.tile is not None and (divisible or (plain and size == last.tile)):
@@ -208,8 +205,8 @@ def _subtiles(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
         hint = "leave the tile size out"
     raise TilelinkError(
         "TL325",
-        f"`{p.step.path}` cannot take tiles of `{p.placement.into}` in subtiles of {dim}={size}",
-        loc=p.step.loc if whole is None else whole.loc,
+        f"`{step.path}` cannot take tiles of `{step.placement.into}` in subtiles of {dim}={size}",
+        loc=step.loc if whole is None else whole.loc,
         why=why,
         hint=hint,
     )
@@ -249,7 +246,7 @@ def with_subtiles(plan: Plan) -> tuple[StepPlan, ...]:
 
 
 # --------------------------------------------------------------------------------------- behind all of the host's tiles
-def with_deferred(plan: Plan, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...]:
+def with_deferred(plan: Plan) -> tuple[StepPlan, ...]:
     """The steps, with `deferred` set for those whose schedule asks for it and that can.
 
     Such a step computes for this rank's own rows, which the host makes last; nobody waits for what it makes, in this call,
@@ -259,8 +256,9 @@ def with_deferred(plan: Plan, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...
         TilelinkError: TL333, one that must and cannot.
     """
     out: list[StepPlan] = []
-    for p, step in zip(placed, plan.steps, strict=True):
-        wanted, host = p.placement.deferred if isinstance(p.placement, Fused) else False, plan.step(step.executor)
+    for step in plan.steps:
+        placement, host = step.step.placement, plan.step(step.executor)
+        wanted = placement.deferred if isinstance(placement, Fused) else False
         why = next(_not_behind(plan, step, host), "") if wanted is not False else ""
         hint = f'let it come right after each tile: fused("{host.path}")'
         if wanted is not False and not why and not _own_last(plan, step, host):

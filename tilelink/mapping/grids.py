@@ -11,33 +11,33 @@ from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import OfTile, Store, Tiles, tile_names, walk
-from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Library, Sms
+from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
 from tilelink.mapping.orders import by_table, decode, parse
-from tilelink.mapping.placement import Placed, directed, is_shared
+from tilelink.mapping.placement import directed, is_shared
 
 
-def standing(plan: Plan, p: Placed, forced: frozenset[int]) -> StepPlan:
+def standing(plan: Plan, step: Step, forced: frozenset[int]) -> StepPlan:
     """The plan of a step with workers (or a stream) of its own."""
-    wiring, placement, env = plan.wiring, p.placement, plan.env(0)
+    wiring, placement, env = plan.wiring, step.placement, plan.env(0)
     assert isinstance(placement, (Sms, CopyEngine, Library))
-    domain, push = (p.step.program.domain, None) if p.step.moves is None else directed(wiring, p)
-    cuts = p.step.program.signature.global_dims()
-    view = p.step.binding(domain).view
-    tensor = wiring.tensor(p.step.binding(domain).tensor)
-    names = domain_names(p.step) if p.step.moves is None else (None,) * len(view)
-    forced |= {a for a, v in enumerate(view) if _in_parts(wiring, p, v) or _by_parts(wiring, p, tensor, v, env)}
+    domain, push = (step.program.domain, None) if step.moves is None else directed(wiring, step)
+    cuts = step.program.signature.global_dims()
+    view = step.binding(domain).view
+    tensor = wiring.tensor(step.binding(domain).tensor)
+    names = domain_names(step) if step.moves is None else (None,) * len(view)
+    forced |= {a for a, v in enumerate(view) if _in_parts(wiring, step, v) or _by_parts(wiring, step, tensor, v, env)}
     grid = tuple(
-        grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
+        grid_axis(wiring, step, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
     )
     order, total = decode(grid, placement.order)
     found = StepPlan(
-        step=p.step,
+        step=step,
         engine=placement.engine,
         domain=domain,
         grid=grid,
-        loops=loops_of(wiring, p),
+        loops=loops_of(wiring, step),
         order=order,
         total=total,
         order_said=placement.order,
@@ -53,35 +53,40 @@ def standing(plan: Plan, p: Placed, forced: frozenset[int]) -> StepPlan:
     return found if found.sort_key is None else replace(found, order=by_table(order, found.path))
 
 
-def _in_parts(wiring: Wiring, p: Placed, v: ViewAxis) -> bool:
+def _in_parts(wiring: Wiring, step: Step, v: ViewAxis) -> bool:
     """Whether the tiles of a library function end where the ranks' parts do: a view of one part is one run of memory."""
-    tile = dict(p.placement.tile).get(v.dim) if isinstance(p.placement, Library) else None
-    return tile is not None and (tile == PART or is_shared(wiring, p.step, v.dim))
+    tile = dict(step.placement.tile).get(v.dim) if isinstance(step.placement, Library) else None
+    return tile is not None and (tile == PART or is_shared(wiring, step, v.dim))
 
 
-def _by_parts(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, env: Mapping[str, F.Number]) -> bool:
+def _length(step: Step, v: ViewAxis) -> int | None:
+    """Elements of a tile along an axis; None: all of it, or of a rank's part."""
+    tile = () if step.placement is None or isinstance(step.placement, Fused) else step.placement.tile
+    return 1 if v.unit else dict(tile).get(v.dim, PART) or None
+
+
+def _by_parts(wiring: Wiring, step: Step, tensor: TensorDecl, v: ViewAxis, env: Mapping[str, F.Number]) -> bool:
     """Whether the tiles that workers take along the ring end where the ranks' parts do.
 
     A tile of two parts waits for both, and a group of tiles of several parts for all of them, at a time when there are
     others to take. Many more tiles, as small parts would make, cost more than that.
     """
-    placement = p.placement
-    if not isinstance(placement, Sms) or p.step.moves is not None or v.unit or v.axis is None:
+    placement = step.placement
+    if not isinstance(placement, Sms) or step.moves is not None or v.unit or v.axis is None:
         return False
-    axis, size = tensor.axes[v.axis], p.tile.get(v.dim)
+    axis, size = tensor.axes[v.axis], _length(step, v)
     if parse(placement.order)[0] is None or size is None or axis.split is not None or axis.own_slice:
         return False
-    if not is_shared(wiring, p.step, v.dim):
+    if not is_shared(wiring, step, v.dim):
         return False
-    kinds = (GridAxis(v.dim, kind, axis.size, size, over=p.step.axis) for kind in ("plain", "cut"))
+    kinds = (GridAxis(v.dim, kind, axis.size, size, over=step.axis) for kind in ("plain", "cut"))
     whole, cut = (int(F.evaluate(g.count, env)) for g in kinds)
     return cut - whole <= whole * MORE
 
 
-def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:
+def grid_axis(wiring: Wiring, step: Step, tensor: TensorDecl, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:
     """The partition of one domain axis on a rank: only what the rank holds (owner computes)."""
-    over = p.step.axis
-    tile = 1 if v.unit else p.tile.get(v.dim)
+    over, tile = step.axis, _length(step, v)
     if v.axis is None or tensor.axes[v.axis].own_slice:
         return GridAxis(v.dim, "own", ranks_along(over), 1, var, over=over)
     axis = tensor.axes[v.axis]
@@ -95,26 +100,23 @@ def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut
         return GridAxis(v.dim, "unit", axis.size, 1, var, shared=cut, over=over)
     if cut:
         return GridAxis(v.dim, "cut", axis.size, tile, var, shared=True, over=over)
-    return GridAxis(v.dim, "plain", axis.size, tile, var, shared=is_shared(wiring, p.step, v.dim), over=over)
+    return GridAxis(v.dim, "plain", axis.size, tile, var, shared=is_shared(wiring, step, v.dim), over=over)
 
 
-def loops_of(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
+def loops_of(wiring: Wiring, step: Step) -> tuple[GridAxis, ...]:
     """The partitions of every dimension that a `tl.tiles` loop walks."""
     found: dict[tuple[str, str], GridAxis] = {}
-    for op in walk(p.step.program.body):
-        if not isinstance(op, Tiles):
-            continue
-        view = p.step.binding(op.param).view
-        v = view[op.axis]
-        tensor = wiring.tensor(p.step.binding(op.param).tensor)
+    over, placement = step.axis, step.placement
+    for op in (op for op in walk(step.program.body) if isinstance(op, Tiles)):
+        v = step.binding(op.param).view[op.axis]
+        tensor = wiring.tensor(step.binding(op.param).tensor)
         kind = "unit" if v.unit else "plain"
         if v.axis is not None and tensor.axes[v.axis].over is not None and not v.local:
             kind = "mine"
-        if kind == "plain" and isinstance(p.placement, Library) and p.placement.runs and _in_parts(wiring, p, v):
+        if kind == "plain" and isinstance(placement, Library) and placement.runs and _in_parts(wiring, step, v):
             kind = "cut"
-        over = p.step.axis
         size = tensor.axes[v.axis].size if kind == "mine" and v.axis is not None else extent(tensor, v, over)
-        found[v.dim, kind] = GridAxis(v.dim, kind, size, 1 if v.unit else p.tile.get(v.dim), op.var, over=over)
+        found[v.dim, kind] = GridAxis(v.dim, kind, size, _length(step, v), op.var, over=over)
     return tuple(found.values())
 
 

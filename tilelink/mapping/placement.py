@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilelink.cost.machine import DEPTH, LARGE, Tile
 from tilelink.cost.tiles import Matmul
@@ -10,28 +10,14 @@ from tilelink.ir import formula as F
 from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, TileProgram, Tiles, has_dot, tile_names, walk
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Sms, as_simulated, counted
+from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms, as_simulated, counted
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A step and its placement."""
-
-    step: Step
-    placement: Placement
-
-    @property
-    def tile(self) -> dict[str, int]:
-        """Elements per dimension; of one that is taken part by part, nothing."""
-        tile = self.placement.tile if not isinstance(self.placement, Fused) else ()
-        return {dim: size for dim, size in tile if size != PART}
-
-
-def place(plan: Plan) -> tuple[Placed, ...]:
-    """Every step with its placement."""
-    found: list[Placed] = []
+def placed(plan: Plan) -> Wiring:
+    """The wiring, each of whose steps has its placement."""
+    found: list[Step] = []
     for s in plan.wiring.steps:
         placement = placement_of(s, plan)
         if isinstance(placement, (CopyEngine, Library)) and not placement.order:
@@ -39,17 +25,15 @@ def place(plan: Plan) -> tuple[Placed, ...]:
             others = "ring+1" if _moves_what_is_made(s, plan.wiring) else "ring"
             order = _ring(s, plan.wiring) if isinstance(placement, Library) else others
             placement = replace(placement, order=(order,))
-        found.append(Placed(s, placement))
-    return tuple(found)
+        found.append(replace(s, placement=placement))
+    return replace(plan.wiring, steps=tuple(found))
 
 
-def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple[Placed, ...]]:
+def as_called(wiring: Wiring) -> Wiring:
     """The steps as what computes them takes them: all heads at once, where that is a library function by panels."""
-    found = tuple(
-        replace(p, step=called(p.step, runs=p.placement.runs)) if isinstance(p.placement, Library) else p
-        for p in placed
-    )
-    return replace(wiring, steps=tuple(p.step for p in found)), found
+    runs = {s.path: s.placement.runs for s in wiring.steps if isinstance(s.placement, Library)}
+    steps = tuple(called(s, runs=runs[s.path]) if s.path in runs else s for s in wiring.steps)
+    return replace(wiring, steps=steps)
 
 
 def placement_of(step: Step, plan: Plan) -> Placement:
@@ -161,7 +145,7 @@ def _made_by_others(step: Step, plan: Plan) -> bool:
         if source not in s.writes:
             continue
         if s.program.copy_program is not None:
-            pushed = directed(wiring, Placed(s, placement_of(s, plan)))[1]
+            pushed = directed(wiring, replace(s, placement=placement_of(s, plan)))[1]
         else:
             stores = (op for op in walk(s.program.body) if isinstance(op, Store) and op.to == "holders")
             pushed = source in (s.binding(op.param).tensor for op in stores)
@@ -170,32 +154,32 @@ def _made_by_others(step: Step, plan: Plan) -> bool:
     return False
 
 
-def hosts(placed: tuple[Placed, ...]) -> dict[str, str]:
+def hosts(wiring: Wiring) -> dict[str, str]:
     """Path -> path of the step in whose workers it runs, chains of fusions followed."""
-    into = {p.step.path: p.placement.into for p in placed if isinstance(p.placement, Fused)}
+    into = {s.path: s.placement.into for s in wiring.steps if isinstance(s.placement, Fused)}
     out: dict[str, str] = {}
-    for p in placed:
-        at = p.step.path
-        for _ in placed:
+    for s in wiring.steps:
+        at = s.path
+        for _ in wiring.steps:
             at = into.get(at, at)
-        out[p.step.path] = at
+        out[s.path] = at
     return out
 
 
-def directed(wiring: Wiring, p: Placed) -> tuple[str, bool]:
+def directed(wiring: Wiring, step: Step) -> tuple[str, bool]:
     """(domain parameter, push) of a copy program as scheduled; within a rank there is no direction."""
-    copy_program = p.step.program.copy_program
+    copy_program, placement = step.program.copy_program, step.placement
     assert copy_program is not None
     push = not copy_program.pull
-    if isinstance(p.placement, (Sms, CopyEngine)) and p.placement.push is not None:
-        push = p.placement.push
-    elif isinstance(p.placement, Fused) or copy_program.pinned:
+    if isinstance(placement, (Sms, CopyEngine)) and placement.push is not None:
+        push = placement.push
+    elif isinstance(placement, Fused) or copy_program.pinned:
         push = True
     # A program that speaks of no rank: each of them moves what it has. A push would be to all, who have their own.
     names = any(
         v.axis is None or wiring.tensor(b.tensor).axes[v.axis].own_slice or wiring.tensor(b.tensor).names_holder(v)
-        for b in p.step.bindings
+        for b in step.bindings
         for v in b.view
     )
-    push = push and (isinstance(p.placement, Fused) or names)
+    push = push and (isinstance(placement, Fused) or names)
     return (copy_program.source if push else copy_program.destination), push

@@ -7,10 +7,10 @@ from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
-from tilelink.ir.wiring import Wiring
+from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import unsuitable
 from tilelink.mapping.orders import parse
-from tilelink.mapping.placement import Placed, converts, hosts
+from tilelink.mapping.placement import converts, hosts
 from tilelink.mapping.signal_matching import crosses, reads_remote
 
 
@@ -37,39 +37,40 @@ def check_schedule(plan: Plan) -> None:
         _at_least_one(f"flags of `{name}` for", span, "elements", wiring.loc)
 
 
-def check_placements(plan: Plan, placed: tuple[Placed, ...]) -> None:
+def check_placements(plan: Plan) -> None:
     """Each step can be placed so.
 
     Raises:
         TilelinkError: TL310 no tile order, TL311 no step of the operator, TL312 a step cannot be placed so, TL313 more SMs than
             the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension, TL320 less than one of something.
     """
-    for p in placed:
-        copy_program, placement = p.step.program.copy_program, p.placement
+    for s in plan.wiring.steps:
+        copy_program, placement = s.program.copy_program, s.placement
         if isinstance(placement, CopyEngine) and copy_program is None:
             why = "a copy engine only moves: a program that also computes is no copy program"
-            raise _refuse(p, why, "place it on SMs, or split the copy program into a program of its own")
-        if isinstance(placement, CopyEngine) and converts(p.step, plan.wiring):
+            raise _refuse(s, why, "place it on SMs, or split the copy program into a program of its own")
+        if isinstance(placement, CopyEngine) and converts(s, plan.wiring):
             why = "a copy engine moves bytes as they are, and it moves between two dtypes"
-            raise _refuse(p, why, "place it on SMs")
+            raise _refuse(s, why, "place it on SMs")
         if isinstance(placement, (Sms, Fused)) and copy_program is not None and copy_program.pinned:
             why = "the `rank_*` primitives pin a program to a copy engine"
-            raise _refuse(p, why, "use tilelink.copy_engine(…)")
+            raise _refuse(s, why, "use tilelink.copy_engine(…)")
         if isinstance(placement, Library):
-            reason = unsuitable(p.step, plan.wiring, placement)
+            reason = unsuitable(s, plan.wiring, placement)
             if reason is not None:
-                raise _refuse(p, reason, "place it on SMs")
+                raise _refuse(s, reason, "place it on SMs")
         if isinstance(placement, Fused):
-            _check_fused(p, placement, placed, plan.wiring)
+            _check_fused(s, placement, plan.wiring)
             continue
-        _check_numbers(p)
-        parse(placement.order, p.step.loc)
+        assert placement is not None
+        _check_numbers(s)
+        parse(placement.order, s.loc)
         if isinstance(placement, Sms):
-            _check_sms(p, placement, placed, plan)
-        _check_tiles(p)
+            _check_sms(s, placement, plan)
+        _check_tiles(s, placement)
 
 
-_WHERE: dict[type[Placement], str] = {
+_WHERE: dict[type[object], str] = {
     Sms: "on SMs so",
     CopyEngine: "on a copy engine",
     Fused: "so: fused",
@@ -77,14 +78,14 @@ _WHERE: dict[type[Placement], str] = {
 }
 
 
-def _refuse(p: Placed, reason: str, hint: str) -> TilelinkError:
+def _refuse(s: Step, reason: str, hint: str) -> TilelinkError:
     return TilelinkError(
         "TL312",
-        f"`{p.step.path}` cannot be placed {_WHERE[type(p.placement)]}",
-        loc=p.step.program.loc,
+        f"`{s.path}` cannot be placed {_WHERE[type(s.placement)]}",
+        loc=s.program.loc,
         why=reason,
         hint=hint,
-        notes=(Note("the step", p.step.loc),),
+        notes=(Note("the step", s.loc),),
     )
 
 
@@ -98,66 +99,67 @@ def _no_step(what: str, wiring: Wiring) -> TilelinkError:
     )
 
 
-def _check_fused(p: Placed, placement: Fused, placed: tuple[Placed, ...], wiring: Wiring) -> None:
-    host = next((q for q in placed if q.step.path == placement.into), None)
+def _check_fused(s: Step, placement: Fused, wiring: Wiring) -> None:
+    host = next((q for q in wiring.steps if q.path == placement.into), None)
     if host is None:
-        raise _no_step(f"`{p.step.path}` is to be fused into `{placement.into}`", wiring)
+        raise _no_step(f"`{s.path}` is to be fused into `{placement.into}`", wiring)
     if isinstance(host.placement, Library):
-        raise _refuse(p, "a library function ends without giving its tile away", "place it on SMs")
-    if hosts(placed)[p.step.path] not in [q.step.path for q in placed if not isinstance(q.placement, Fused)]:
-        raise _refuse(p, "programs that are fused into one another have no workers", "place one of them on SMs")
-    root = next(q.step for q in placed if q.step.path == hosts(placed)[p.step.path])
+        raise _refuse(s, "a library function ends without giving its tile away", "place it on SMs")
+    root = next((q for q in wiring.steps if q.path == hosts(wiring)[s.path]), None)
+    if root is None or isinstance(root.placement, Fused):
+        raise _refuse(s, "programs that are fused into one another have no workers", "place one of them on SMs")
     if root.moves is not None:
-        raise _refuse(p, f"`{root.path}` only moves its tiles, and nothing runs behind one", "place it on SMs")
+        raise _refuse(s, f"`{root.path}` only moves its tiles, and nothing runs behind one", "place it on SMs")
 
 
-def _check_sms(p: Placed, placement: Sms, placed: tuple[Placed, ...], plan: Plan) -> None:
-    copies, count, sms = p.step.moves is not None, placement.count, plan.topology.device.sms
+def _check_sms(s: Step, placement: Sms, plan: Plan) -> None:
+    copies, count, sms = s.moves is not None, placement.count, plan.topology.device.sms
     if placement.push is not None and not copies:
-        raise _refuse(p, "only a copy program has a direction", "leave `push` out")
+        raise _refuse(s, "only a copy program has a direction", "leave `push` out")
     if placement.joins is not None:
-        paths = [q.step.path for q in placed]
+        steps = plan.wiring.steps
+        paths = [q.path for q in steps]
         if placement.joins not in paths:
-            raise _no_step(f"`{p.step.path}` is to join `{placement.joins}`", plan.wiring)
+            raise _no_step(f"`{s.path}` is to join `{placement.joins}`", plan.wiring)
         at = paths.index(placement.joins)
-        host = placed[at]
+        host = steps[at]
         if copies or count is not None or placement.own_kernel:
             why = "only a computing step, without SMs or a kernel of its own, joins another"
-            raise _refuse(p, why, "leave `joins` out")
+            raise _refuse(s, why, "leave `joins` out")
         if not (_leads(host) and isinstance(host.placement, Sms) and host.placement.count is None):
             why = f"`{placement.joins}` has no kernel that others take turns in"
-            raise _refuse(p, why, "join a computing step on all SMs")
-        made = {t for q in placed[at + 1 : paths.index(p.step.path)] if _leads(q) for t in q.step.makes}
-        if at > paths.index(p.step.path) or made & plan.wiring.read_from(p.step):
+            raise _refuse(s, why, "join a computing step on all SMs")
+        made = {t for q in steps[at + 1 : paths.index(s.path)] if _leads(q) for t in q.makes}
+        if at > paths.index(s.path) or made & plan.wiring.read_from(s):
             why = f"it needs what is made after the kernel of `{placement.joins}` has begun"
-            raise _refuse(p, why, "join a later step, or none")
+            raise _refuse(s, why, "join a later step, or none")
     if count is not None and count > sms:
         raise TilelinkError(
             "TL313",
-            f"`{p.step.path}` asks for {count} SMs and the device has {sms}",
-            loc=p.step.loc,
+            f"`{s.path}` asks for {count} SMs and the device has {sms}",
+            loc=s.loc,
             why="workers that wait must all be resident at once",
             hint=f"ask for at most {sms}, fewer if another step shares the kernel",
         )
 
 
-def _leads(p: Placed) -> bool:
+def _leads(s: Step) -> bool:
     """Whether it has a kernel of its own."""
-    return isinstance(p.placement, Sms) and p.placement.joins is None and p.step.moves is None
+    return isinstance(s.placement, Sms) and s.placement.joins is None and s.moves is None
 
 
-def _check_numbers(p: Placed) -> None:
-    placement, loc = p.placement, p.step.loc
+def _check_numbers(s: Step) -> None:
+    placement, loc = s.placement, s.loc
     if isinstance(placement, (CopyEngine, Library)):
-        _at_least_one(f"`{p.step.path}` over", placement.streams, "streams", loc)
+        _at_least_one(f"`{s.path}` over", placement.streams, "streams", loc)
     if isinstance(placement, Sms):
-        _at_least_one(f"`{p.step.path}` on", placement.count, "SMs", loc)
-        _at_least_one(f"`{p.step.path}` in", placement.stages, "stages", loc)
-        _at_least_one(f"`{p.step.path}` with", placement.warps, "warps", loc)
+        _at_least_one(f"`{s.path}` on", placement.count, "SMs", loc)
+        _at_least_one(f"`{s.path}` in", placement.stages, "stages", loc)
+        _at_least_one(f"`{s.path}` with", placement.warps, "warps", loc)
         if _no_power_of_two(placement.warps):
             raise TilelinkError(
                 "TL320",
-                f"the schedule has `{p.step.path}` with {placement.warps} warps",
+                f"the schedule has `{s.path}` with {placement.warps} warps",
                 loc=loc,
                 why="Triton takes a power of two",
                 hint=_powers_around(placement.warps),
@@ -183,22 +185,22 @@ def _at_least_one(what: str, number: int | None, unit: str, loc: Loc) -> None:
         )
 
 
-def _check_tiles(p: Placed) -> None:
-    known = {a.dim for b in p.step.bindings for a in b.view}
-    for dim, size in p.placement.tile:
+def _check_tiles(s: Step, placement: Placement) -> None:
+    known = {a.dim for b in s.bindings for a in b.view}
+    for dim, size in placement.tile:
         if dim not in known:
             raise TilelinkError(
                 "TL315",
-                f"the schedule tiles `{dim}`, which `{p.step.path}` does not have",
-                loc=p.step.program.loc,
+                f"the schedule tiles `{dim}`, which `{s.path}` does not have",
+                loc=s.program.loc,
                 why=f"its dimensions are {', '.join(sorted(d for d in known if not d.startswith('_')))}",
                 hint="name one of them",
             )
-        if p.step.moves is None and _no_power_of_two(size) and not isinstance(p.placement, Library):
+        if s.moves is None and _no_power_of_two(size) and not isinstance(placement, Library):
             raise TilelinkError(
                 "TL314",
-                f"a tile of {size} along `{dim}` of `{p.step.path}` is not a power of two",
-                loc=p.step.program.loc,
+                f"a tile of {size} along `{dim}` of `{s.path}` is not a power of two",
+                loc=s.program.loc,
                 why="the shape of a Triton block is made of powers of two",
                 hint=_powers_around(size),
             )

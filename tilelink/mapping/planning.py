@@ -11,7 +11,7 @@ from tilelink.ir.plan import Layout, Plan, StepPlan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.topology import Topology
-from tilelink.ir.wiring import Wiring
+from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping import protocols
 from tilelink.mapping.buffers import buffers_of, with_aliases
 from tilelink.mapping.epilogues import epilogue, with_deferred, with_subtiles
@@ -19,7 +19,7 @@ from tilelink.mapping.grids import lineage_of, moved_tiles, split_over, standing
 from tilelink.mapping.kernels import assign, host_steps
 from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
-from tilelink.mapping.placement import Placed, as_called, directed, hosts, place
+from tilelink.mapping.placement import as_called, directed, hosts, placed
 from tilelink.mapping.placement_rules import check_network, check_placements, check_schedule, check_together
 from tilelink.mapping.signals import matched
 
@@ -59,11 +59,10 @@ def make_plan(
         layouts=tuple(layouts.items()),
     )
     check_schedule(plan)
-    placed = place(plan)
-    check_placements(plan, placed)
-    wiring, placed = as_called(wiring, placed)
-    plan = replace(plan, wiring=wiring)
-    plan = replace(plan, steps=_steps(plan, placed))
+    plan = replace(plan, wiring=placed(plan))
+    check_placements(plan)
+    plan = replace(plan, wiring=as_called(plan.wiring))
+    plan = replace(plan, steps=_steps(plan))
     check_owners(plan)
     check_together(plan)
     check_network(plan)
@@ -72,7 +71,7 @@ def make_plan(
     plan = replace(plan, steps=tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in plan.steps))
     signals, channels = matched(plan)
     plan = replace(plan, signals=signals, channels=channels)
-    plan = replace(plan, steps=with_deferred(plan, placed))
+    plan = replace(plan, steps=with_deferred(plan))
     plan = replace(plan, buffers=buffers_of(plan))
     plan = replace(plan, steps=with_subtiles(plan))
     if len(wiring.axes) == 1:
@@ -116,23 +115,22 @@ def _check_names(wiring: Wiring) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------------ steps
-def _steps(plan: Plan, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...]:
+def _steps(plan: Plan) -> tuple[StepPlan, ...]:
     """Every step with its grid and order; fused steps follow their host's.
 
     Raises:
         TilelinkError: of what is fused, TL316 tiles that are not its host's, TL325 pieces of them, TL332 another axis of ranks.
     """
-    wiring, host_of = plan.wiring, hosts(placed)
+    wiring, host_of = plan.wiring, hosts(plan.wiring)
     plans: dict[str, StepPlan] = {}
-    for p in placed:
-        if host_of[p.step.path] == p.step.path:
-            followers = [q for q in placed if q.step.path != p.step.path and host_of[q.step.path] == p.step.path]
-            plans[p.step.path] = standing(plan, p, frozenset(_cuts(wiring, placed, p, followers)))
-    for p in placed:
-        host = host_of[p.step.path]
-        if host != p.step.path:
-            plans[p.step.path] = epilogue(wiring, placed, p, plans[host])
-    ordered = [plans[p.step.path] for p in placed]
+    for s in wiring.steps:
+        if host_of[s.path] == s.path:
+            followers = [q for q in wiring.steps if q.path != s.path and host_of[q.path] == s.path]
+            plans[s.path] = standing(plan, s, frozenset(_cuts(wiring, s, followers)))
+    for s in wiring.steps:
+        if host_of[s.path] != s.path:
+            plans[s.path] = epilogue(wiring, s, plans[host_of[s.path]])
+    ordered = [plans[s.path] for s in wiring.steps]
     forwarded = {tensor for s in ordered for tensor in s.forwarded}
     # A copy program need not move what is forwarded; but a pull is for tiles of other ranks anyway: what it brings is read from
     # memory, also this rank's own.
@@ -146,23 +144,23 @@ def _steps(plan: Plan, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...]:
     )
 
 
-def _cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed, followers: list[Placed]) -> Iterator[int]:
+def _cuts(wiring: Wiring, host: Step, followers: list[Step]) -> Iterator[int]:
     """Axes of the step's domain that must end at rank borders: those that a fused program's do, and along which others pull what
     it makes, since a tile that one rank waits for may not reach into two parts."""
-    lineage = lineage_of(host.step, wiring.steps) if followers else {}
+    lineage = lineage_of(host, wiring.steps) if followers else {}
     for q in followers:
-        dims = q.step.program.signature.global_dims()
-        for tensor, v in ((wiring.tensor(b.tensor), v) for b in q.step.bindings for v in b.view):
+        dims = q.program.signature.global_dims()
+        for tensor, v in ((wiring.tensor(b.tensor), v) for b in q.bindings for v in b.view):
             found = None if v.axis is None else lineage.get((tensor.name, v.axis))
             # A fused program that runs for own rows only needs whole parts as well.
-            if found is not None and (v.dim in dims or split_over(tensor, v) == q.step.axis):
+            if found is not None and (v.dim in dims or split_over(tensor, v) == q.axis):
                 yield found
-    made = moved_tiles(host.step) if host.step.moves is not None else stored_tiles(host.step)
-    for q in placed:
-        if q.step.moves is None or directed(wiring, q)[1] or q.step.axis != host.step.axis:
+    made = moved_tiles(host) if host.moves is not None else stored_tiles(host)
+    for q in wiring.steps:
+        if q.moves is None or directed(wiring, q)[1] or q.axis != host.axis:
             continue
-        source, target = (b.tensor for b in q.step.moves)
-        for v, w in q.step.moved_axes:
-            split = split_over(wiring.tensor(target), w) == q.step.axis
+        source, target = (b.tensor for b in q.moves)
+        for v, w in q.moved_axes:
+            split = split_over(wiring.tensor(target), w) == q.axis
             if v.axis is not None and split and (source, v.axis) in made:
                 yield made[(source, v.axis)]
