@@ -37,9 +37,6 @@ class Comparison:
     run: Run
     tally: Tally = field(default_factory=Tally)
     differences: list[Difference] = field(default_factory=list[Difference])
-    _expansions: dict[int, Expansion] = field(default_factory=dict[int, Expansion])
-    _tiles: dict[tuple[int, str, int], list[list[Said]]] = field(default_factory=dict[Any, Any])
-    _arrivals: dict[tuple[int, str, int], int] = field(default_factory=dict[Any, Any])
 
     def all(self) -> list[Difference]:
         for line, where, does in self.run.recording.strays:
@@ -63,11 +60,11 @@ class Comparison:
             facts = self._facts(line.call, line.rank)
             for executor in (e for e in self.lowered.executors if e.engine.by == "kernel"):
                 known: set[Flag] = set()
-                for k, loop in enumerate(executor.loops):
+                for loop in executor.loops:
                     found = [e for e in lines[line] if e.where.path == loop.path]
                     # The last tile is perhaps not through.
                     through = [e for e in found if e.where.tile != lines[line][-1].where.tile]
-                    self._loop(facts, executor, k, line, through, known, Counter())
+                    self._loop(facts, executor, loop, line, through, known, Counter())
         self._races()
         self.differences.append(
             Difference(
@@ -91,23 +88,10 @@ class Comparison:
             self.differences.append(found)
 
     # -------------------------------------------------------------------------------------------------------------- plan
-    def expansion(self, rank: int) -> Expansion:
-        if rank not in self._expansions:
-            self._expansions[rank] = Expansion(self.lowered, rank)
-        return self._expansions[rank]
-
-    def tiles(self, executor: Executor, k: int, rank: int) -> list[list[Said]]:
-        """What the plan says of each position of the executor's loop `k`."""
-        key = rank, executor.name, k
-        if key not in self._tiles:
-            self._tiles[key] = self.expansion(rank).tiles(executor.loops[k])
-        return self._tiles[key]
-
-    def arrivals(self, rank: int, flags: str, index: int) -> int:
-        key = rank, flags, index
-        if key not in self._arrivals:
-            self._arrivals[key] = self.expansion(rank).arrivals(flags, index)
-        return self._arrivals[key]
+    @cached_property
+    def ranks(self) -> list[Expansion]:
+        """What the plan says of each rank."""
+        return [Expansion(self.lowered, rank) for rank in range(self.lowered.topology.ranks)]
 
     @cached_property
     def _streams(self) -> dict[int, list[tuple[Executor, int]]]:
@@ -121,16 +105,9 @@ class Comparison:
         return out
 
     def _facts(self, call: int, rank: int) -> Facts:
-        slots = self.lowered.slots
-
-        def before(whose: int, flags: str, index: int) -> int:
-            return call // slots * self.arrivals(whose, flags, index)
-
-        doorbells: set[Flag] = set()
-        for e in {e.name: e for found in self._streams.values() for e, _ in found}.values():
-            for at, _ in enumerate(e.loops):
-                doorbells |= {(s.name, s.index) for tile in self.tiles(e, at, rank) for s in tile if s.doorbell}
-        return Facts(self.lowered, rank, call + 1, self.arrivals, before, frozenset(doorbells))
+        loops = (loop for found in self._streams.values() for e, _ in found for loop in e.loops)
+        said = (s for loop in loops for tile in self.ranks[rank].tiles(loop) for s in tile)
+        return Facts(self.ranks, rank, call + 1, frozenset((s.name, s.index) for s in said if s.doorbell))
 
     # -------------------------------------------------------------------------------------------------------------- calls
     def _call(self, call: int, rank: int) -> None:
@@ -148,7 +125,6 @@ class Comparison:
     def _workers(self, facts: Facts, executor: Executor, lines: dict[Line, list[Event]]) -> None:
         paths = [loop.path for loop in executor.loops]
         taken: dict[str, Counter[int]] = {path: Counter() for path in paths}
-        first: dict[str, tuple[Line, Event]] = {}
         for line, events in lines.items():
             own = [e for e in events if e.where.path in paths]
             known: set[Flag] = set()
@@ -156,22 +132,24 @@ class Comparison:
             if turns != sorted(turns):
                 at = next(k for k in range(1, len(turns)) if turns[k] < turns[k - 1])
                 self._add(line, Found("goes back to an earlier loop", f"loops come in turn: {paths}", own[at]))
-            for k, loop in enumerate(executor.loops):
+            for loop in executor.loops:
                 found = [e for e in own if e.where.path == loop.path]
                 if found:
-                    first.setdefault(loop.path, (line, found[0]))
-                    self._loop(facts, executor, k, line, found, known, taken[loop.path])
-        for k, loop in enumerate(executor.loops):
-            self._each_once(facts, executor, k, taken[loop.path], loop)
+                    self._loop(facts, executor, loop, line, found, known, taken[loop.path])
+        for loop in executor.loops:
+            self._each_once(facts, executor, loop, taken[loop.path])
 
     def _loop(
-        self, facts: Facts, executor: Executor, k: int, line: Line, events: list[Event],
+        self, facts: Facts, executor: Executor, loop: Tiles, line: Line, events: list[Event],
         known: set[Flag], taken: Counter[int],
     ) -> None:  # fmt: skip
         """What one worker does of a loop: tile after tile."""
-        loop, tiles = executor.loops[k], self.tiles(executor, k, facts.rank)
+        tiles, making = facts.said(loop), self._mainloop(executor, loop)
         head, found = _by_tile(events)
-        offset = self._offset(executor, loop, facts.rank)
+        mainloop = [] if making is None else facts.said(making)
+        # A deferred epilogue counts the positions of its mainloop step, of which its own are the last.
+        offset = len(mainloop) - len(tiles) if making is not None else 0
+        made = frozenset(s.name for tile in mainloop for s in tile if s.kind == "write" and s.rank == facts.rank)
         if [t for t, _ in found] != sorted({t for t, _ in found}):
             self._add(line, Found("takes tiles in another order, or one twice", "positions grow", found[0][1][0]))
             return
@@ -186,14 +164,14 @@ class Comparison:
             elif not 0 <= t - offset < len(tiles):
                 self._add(line, Found(f"takes tile {t} of `{loop.path}`", f"there are {len(tiles)}", own[0]))
             else:
-                self._match(facts, line, tiles[t - offset], events, known, self._made(executor, loop, facts.rank))
+                self._match(facts, line, tiles[t - offset], events, known, made)
 
     def _headed(self, facts: Facts, line: Line, head: list[Event], tiles: list[list[Said]], loop: Tiles) -> None:
         """A worker without a tile may have read tables, and tells for nobody what data leaves without a tile."""
         said = {(s.name, s.rank) for tile in tiles[:1] for s in tile if s.kind == "read"}
         for e in head:
             if e.kind == "signal" and loop.by_data is not None:
-                added, by = facts.arrivals(e.rank, e.name, e.index), e.value - e.before
+                added, by = facts.ranks[e.rank].arrivals(e.name, e.index), e.value - e.before
                 if by != added or e.rank != facts.rank:
                     self._add(line, Found(f"adds {by} to flag {e.index} of `{e.name}`", f"{added} is added", e))
             elif e.kind in ("drain", "fence", "mark") or (e.kind == "read" and (e.name, e.rank) in said):
@@ -219,32 +197,14 @@ class Comparison:
         self.tally.elided += best[1].elided
         known |= best[2]
 
-    def _mainloop(self, executor: Executor, loop: Tiles) -> int | None:
-        """Of a deferred epilogue, which of the executor's loops makes its tiles."""
-        flags = f"made.{loop.path}"
-        if all(f.name != flags for f in self.lowered.flags):
-            return None
-        making = (
-            k for k, x in enumerate(executor.loops) for o in walk(x.body) if isinstance(o, Signal) and o.flags == flags
-        )
-        return next(making)
+    @staticmethod
+    def _mainloop(executor: Executor, loop: Tiles) -> Tiles | None:
+        """The loop of the executor that makes the tiles of a deferred epilogue; None: it is none."""
+        told = ((x, o) for x in executor.loops for o in walk(x.body) if isinstance(o, Signal))
+        return next((x for x, o in told if o.flags == f"made.{loop.path}"), None)
 
-    def _offset(self, executor: Executor, loop: Tiles, rank: int) -> int:
-        """What a deferred epilogue calls the first of its positions: it counts those of its mainloop step."""
-        making = self._mainloop(executor, loop)
-        if making is None:
-            return 0
-        own = len(self.tiles(executor, executor.loops.index(loop), rank))
-        return len(self.tiles(executor, making, rank)) - own
-
-    def _made(self, executor: Executor, loop: Tiles, rank: int) -> frozenset[str]:
-        """The buffers that a deferred epilogue takes its mainloop step's tile from."""
-        making = self._mainloop(executor, loop)
-        tiles = [] if making is None else self.tiles(executor, making, rank)
-        return frozenset(s.name for tile in tiles for s in tile if s.kind == "write" and s.rank == rank)
-
-    def _each_once(self, facts: Facts, executor: Executor, k: int, taken: Counter[int], loop: Tiles) -> None:
-        for t, tile in enumerate(self.tiles(executor, k, facts.rank) if loop.by_data is None else []):
+    def _each_once(self, facts: Facts, executor: Executor, loop: Tiles, taken: Counter[int]) -> None:
+        for t, tile in enumerate(facts.said(loop) if loop.by_data is None else []):
             acts = any(
                 s.kind in ("read", "write") or (s.kind == "signal" and self.lowered.flag(s.name).style != "data")
                 for s in tile
@@ -263,7 +223,7 @@ class Comparison:
     # ------------------------------------------------------------------------------------------------------------ streams
     def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
         for stream, executors in {MAIN: [], **self._streams}.items():
-            loops = ((e, k, self.tiles(e, i, facts.rank)) for e, k in executors for i in range(len(e.loops)))
+            loops = ((e, k, facts.said(loop)) for e, k in executors for loop in e.loops)
             turns = (tile for e, k, tiles in loops for t, tile in enumerate(tiles) if t % e.workers == k)
             # What kernels of the call's entry and exit do is compared by itself.
             own = (s for tile in turns for s in tile if s.kind != "signal" or s.name not in STATES)
@@ -284,7 +244,7 @@ class Comparison:
     def _begin_and_end(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
         """The call's own flags: who has entered, staged, left; and the credits."""
         executors = [e for e in self.lowered.executors if e.engine.by == "host" or e.name == "stage"]
-        said = [s for e in executors for tile in self.tiles(e, 0, facts.rank) for s in tile if s.name in STATES]
+        said = [s for e in executors for tile in facts.said(e.loops[0]) for s in tile if s.name in STATES]
         credits = [s for s in said if s.kind == "await" and s.back]
         if not credits and self.run.credits[facts.epoch - 1]:
             # A first call takes those that others imply, too.
@@ -410,7 +370,7 @@ class Comparison:
                         len(range(place.slot or 0, calls, slots)),
                         number(counted[place.name], self.lowered.env(rank)),
                     )
-                    count = [uses * self.arrivals(rank, place.name, k) for k in range(many)]
+                    count = [uses * self.ranks[rank].arrivals(place.name, k) for k in range(many)]
                     what = "signalled" if place.kind == "flags" else "expected"
                     self._is(rank, f"what is {what} of `{place.name}`", words, np.array(count, np.int64))
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilelink.errors import Loc
-from tilelink.ir.lowered import Lowered
+from tilelink.ir.lowered import Lowered, Tiles
 from tilelink.runtime.simulated.agents import NUMBER
 from tilelink.validation.events import Event, Said
+from tilelink.validation.expanding import Expansion
 
 Array: TypeAlias = Any
 Flag: TypeAlias = "tuple[str, int]"
@@ -40,17 +41,28 @@ class Found:
 
 @dataclass(slots=True)
 class Facts:
-    """Of one call on one rank. `arrivals`: of this rank's flag, in a call; `before`: what it had counted up to before the call;
-    `epoch`: the number of the call; `turn`: which slot of so many is its; `rung`: the flags whose doorbells streams wait for."""
+    """Of one call on one rank. `ranks`: what the plan says of each; `epoch`: the number of the call; `rung`: the flags whose
+    doorbells streams wait for."""
 
-    lowered: Lowered
+    ranks: Sequence[Expansion]
     rank: int
     epoch: int
-    arrivals: Callable[[int, str, int], int]
-    before: Callable[[int, str, int], int]
     rung: frozenset[Flag]
 
+    @property
+    def lowered(self) -> Lowered:
+        return self.ranks[0].lowered
+
+    def said(self, loop: Tiles) -> list[list[Said]]:
+        """By position, what the plan says that this rank does."""
+        return self.ranks[self.rank].tiles(loop)
+
+    def complete(self, rank: int, flags: str, index: int) -> int:
+        """What a rank's flag has counted up to when this call has signalled it."""
+        return ((self.epoch - 1) // self.lowered.slots + 1) * self.ranks[rank].arrivals(flags, index)
+
     def turn(self, slots: int) -> int:
+        """Which slot of so many is the call's."""
         return (self.epoch - 1) % slots
 
 
@@ -105,7 +117,7 @@ class Match:
                 self.tally.elided[KNOWN] += 1
             elif flags.style == "data":
                 self.tally.elided[WORDS] += 1
-            elif flags.arrivals is not None and not self.facts.arrivals(self.facts.rank, *flag):
+            elif flags.arrivals is not None and not self.facts.ranks[self.facts.rank].arrivals(*flag):
                 self.tally.elided[EMPTY] += 1
             elif s.data:
                 self.tally.elided[DATA] += 1
@@ -127,7 +139,7 @@ class Match:
         elif e.how != "doorbell":
             expected = facts.epoch - s.back
             if flags.style == "count":
-                expected = facts.before(facts.rank, s.name, s.index) + facts.arrivals(facts.rank, s.name, s.index)
+                expected = facts.complete(facts.rank, s.name, s.index)
             if e.value != expected:
                 self._differs(f"awaits {_flag(s.name, s.index)} until it is {e.value}", f"it comes to {expected}", e, s)
         if not e.ordered or (flags.scope == "sys" and not e.wide):
@@ -183,10 +195,8 @@ class Match:
         self.tally.elided[MERGED] += len(said) - len(made)
         for x in said:
             self.times[x.at] = made[0].at, made[-1].at
-        last = made[-1]
-        complete = facts.before(s.rank, s.name, s.index) + facts.arrivals(s.rank, s.name, s.index)
         asked = s.rank == facts.rank and (s.name, s.index) in facts.rung and flags.style == "count"
-        rings = asked and last.value == complete
+        rings = asked and made[-1].value == facts.complete(s.rank, s.name, s.index)
         if rings != bool(rung) or len(rung) > 1:
             said_so = "whoever completes the flag rings it, once" if asked else "no stream waits for its doorbell"
             self._differs(
@@ -206,7 +216,7 @@ class Match:
             self.times[x.at] = e.at, e.at
         for e in made:
             self._sent(s, e)
-            amount = facts.arrivals(s.rank, s.name, s.index)
+            amount = facts.ranks[s.rank].arrivals(s.name, s.index)
             if e.value - e.before != amount:
                 self._differs(f"adds {e.value - e.before} for all tiles", f"{amount} is added", e, s)
 

@@ -33,15 +33,19 @@ Env: TypeAlias = "dict[str, Any]"
 
 @dataclass(slots=True)
 class Expansion:
-    """Of one rank."""
+    """Of one rank. What has been asked for is kept: tiles by the id of their loop."""
 
     lowered: Lowered
     rank: int
     _tile: list[Said] = field(default_factory=list[Said])
+    _tiles: dict[int, list[list[Said]]] = field(default_factory=dict[int, "list[list[Said]]"])
+    _arrivals: dict[tuple[str, int], int] = field(default_factory=dict["tuple[str, int]", int])
 
     def tiles(self, loop: Tiles) -> list[list[Said]]:
         """By position, what the plan says that is done. Of a split that data decides each stands for any tile."""
-        out: list[list[Said]] = []
+        if id(loop) in self._tiles:
+            return self._tiles[id(loop)]
+        out = self._tiles[id(loop)] = list[list[Said]]()
         env: Env = dict(self.lowered.env(self.rank))
         for t in range(number(loop.total, env)):
             inner = {**env, "t": t}
@@ -54,8 +58,10 @@ class Expansion:
 
     def arrivals(self, flags: str, index: int) -> int:
         """How many signals complete a flag of this rank's in a call."""
-        found = self.lowered.flag(flags).arrivals
-        return 1 if found is None else number(found, {**self.lowered.env(self.rank), "flag": index})
+        if (flags, index) not in self._arrivals:
+            found, env = self.lowered.flag(flags).arrivals, {**self.lowered.env(self.rank), "flag": index}
+            self._arrivals[flags, index] = 1 if found is None else number(found, env)
+        return self._arrivals[flags, index]
 
     def _body(self, body: tuple[Op, ...], env: Env, data: tuple[Data, ...]) -> None:
         for op in body:
