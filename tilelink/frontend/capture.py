@@ -17,7 +17,7 @@ from tilelink.frontend.primitives import VOCABULARY
 from tilelink.frontend.scope import Scope
 from tilelink.frontend.source import FunctionSource, plain_function, read_source
 from tilelink.frontend.statements import lower_block
-from tilelink.frontend.values import Tensor, Variable, constant_of, named, root
+from tilelink.frontend.values import Variable, constant_of, named, root
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.program import (
     At,
@@ -100,8 +100,7 @@ def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:
     for node in ast.walk(state.source.node):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             _check_name(state, node.id, node, f"`{node.id}` is assigned")
-    for param in state.params:
-        state.env[param] = Tensor(param)
+    state.env |= state.params
     for constant, argument in zip(constants, arguments.kwonlyargs, strict=True):
         name, loc = constant.name, state.loc(argument)
         given = Variable(named(name), loc) if constant.kind == "float" else root(name, loc, static=True)

@@ -15,7 +15,6 @@ from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, P
 from tilelink.frontend.values import (
     RANKS,
     UNKNOWN,
-    Tensor,
     TileIndex,
     TileTuple,
     Value,
@@ -36,6 +35,7 @@ from tilelink.frontend.values import (
 from tilelink.frontend.wording import READ_NOT_RUN, meant
 from tilelink.frontend.words import tile_alias
 from tilelink.ir.formula import Const, Formula, Sym, column, is_truth, negate, of, select
+from tilelink.ir.program import Param
 
 
 def lower(state: Lowering, node: ast.expr) -> Value:
@@ -76,7 +76,7 @@ def _name(state: Lowering, node: ast.Name) -> Value:
     binding = state.env.get(node.id)
     if isinstance(binding, Variable):
         return binding.value
-    if isinstance(binding, Tensor):
+    if isinstance(binding, Param):
         _tensor_as_value(state, node, binding)
     if isinstance(binding, (TileIndex, TileTuple)):
         _tile_as_value(state, node, node.id, binding)
@@ -146,10 +146,10 @@ def _unknown(state: Lowering, node: ast.Name | ast.Attribute) -> NoReturn:
     state.fail("TL120", node, f"`{spelled}` is not defined", "neither the program nor its module has this name", hint)
 
 
-def _tensor_as_value(state: Lowering, node: ast.expr, tensor: Tensor) -> NoReturn:
-    hint = f"load a part of it: `tl.tile_load({tensor.param}, ...)`"
+def _tensor_as_value(state: Lowering, node: ast.expr, tensor: Param) -> NoReturn:
+    hint = f"load a part of it: `tl.tile_load({tensor.name}, ...)`"
     why = "the plan must know which tile of a tensor every expression touches"
-    state.fail("TL121", node, f"the tensor `{tensor.param}` is used as a value", why, hint)
+    state.fail("TL121", node, f"the tensor `{tensor.name}` is used as a value", why, hint)
 
 
 def _tile_as_value(state: Lowering, node: ast.expr, name: str, binding: TileIndex | TileTuple) -> NoReturn:
@@ -335,14 +335,14 @@ def _attribute(state: Lowering, node: ast.Attribute) -> Value:
     return made
 
 
-def _attribute_of_tensor(state: Lowering, node: ast.Attribute, tensor: Tensor) -> NoReturn:
+def _attribute_of_tensor(state: Lowering, node: ast.Attribute, tensor: Param) -> NoReturn:
     hints = {
-        "shape": f"write `tl.size({tensor.param}, axis)`, or `tl.tile_shape(...)` for a block",
+        "shape": f"write `tl.size({tensor.name}, axis)`, or `tl.tile_shape(...)` for a block",
         "dtype": "leave the conversion out: `tl.tile_store` converts; a loaded tile has a `.dtype`",
     }
-    hint = hints.get(node.attr, f"load a part of it: `tl.tile_load({tensor.param}, ...)`")
+    hint = hints.get(node.attr, f"load a part of it: `tl.tile_load({tensor.name}, ...)`")
     why = "a parameter is a tensor of the operator, not a block of values"
-    state.fail("TL121", node, f"`.{node.attr}` of the tensor `{tensor.param}`", why, hint)
+    state.fail("TL121", node, f"`.{node.attr}` of the tensor `{tensor.name}`", why, hint)
 
 
 def _subscript(state: Lowering, node: ast.Subscript) -> Value:

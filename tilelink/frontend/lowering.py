@@ -17,7 +17,7 @@ from tilelink.frontend.jit import Helpers
 from tilelink.frontend.outside import alike
 from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
-from tilelink.frontend.values import RANKS, Binding, Environment, Tensor, Value, Variable, is_index
+from tilelink.frontend.values import RANKS, Binding, Environment, Value, Variable, is_index
 from tilelink.frontend.wording import numbered
 from tilelink.ir.formula import Sym
 from tilelink.ir.program import Let, Op, Param, Tile, Together
@@ -100,9 +100,9 @@ class Lowering:
     def look_up(self, node: ast.expr) -> Reference | None:
         return self.scope.look_up(node, self.locals)
 
-    def tensor(self, node: ast.expr) -> Tensor | None:
+    def tensor(self, node: ast.expr) -> Param | None:
         binding = self.env.get(node.id) if isinstance(node, ast.Name) else None
-        return binding if isinstance(binding, Tensor) else None
+        return binding if isinstance(binding, Param) else None
 
     def constant(self, number: Number, node: ast.expr) -> str:
         """The name under which the program finds a constant of its module. TL126: it is that of something else."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, parts, select, symbols, text, truth
-from tilelink.ir.program import Expr, Together
+from tilelink.ir.program import Expr, Param, Together
 from tilelink.ir.shape import around, distance
 
 UNKNOWN = -1
@@ -73,11 +73,6 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    param: str
-
-
-@dataclass(frozen=True, slots=True)
 class TileIndex:
     """A tile of an upper-case axis; `var` is the name that the core ops use."""
 
@@ -111,7 +106,7 @@ class Variable:
         return self.value.names[0]
 
 
-Binding: TypeAlias = Tensor | TileIndex | TileTuple | Variable
+Binding: TypeAlias = Param | TileIndex | TileTuple | Variable
 Environment: TypeAlias = dict[str, Binding]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tilelink.errors import Loc, Note
 from tilelink.frontend.edges import check_positions
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import UNKNOWN, Tensor, TileIndex, TileTuple, Variable, constant_of, integer_of
+from tilelink.frontend.values import UNKNOWN, TileIndex, TileTuple, Variable, constant_of, integer_of
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import Const
 from tilelink.ir.program import At, Gather, Index, IndexEntry, OfTile, Op, Param, Whole
@@ -58,7 +58,7 @@ class Call:
 
     def param(self, node: ast.expr) -> Param:
         if tensor := self.state.tensor(node):
-            return self.state.params[tensor.param]
+            return tensor
         known = ", ".join(f"`{p}`" for p in self.state.params)
         hint = meant(ast.unparse(node), self.state.params, "name a parameter")
         why = f"the tensors of this program are {known}"
@@ -116,10 +116,10 @@ class Call:
         if isinstance(found, TileTuple):
             why = f"`{ast.unparse(index)}` stands for {count(len(found.vars), 'index', 'indices')}; here one is written"
             self.fail("TL142", index, "all indices of a tile in the place of one", why, "write one of them")
-        if isinstance(found, Tensor):
-            hint = f"load the positions first: `tl.tile_load({found.param}, ...)`"
+        if isinstance(found, Param):
+            hint = f"load the positions first: `tl.tile_load({found.name}, ...)`"
             why = "an index is a tile, a position or a vector of positions"
-            self.fail("TL142", index, f"the tensor `{found.param}` is used as an index", why, hint)
+            self.fail("TL142", index, f"the tensor `{found.name}` is used as an index", why, hint)
         if isinstance(found, (TileIndex, Variable)) and found.dim is not None:
             # A tile, or a position that was made from an axis: the axes must be the same dimension.
             computed = isinstance(found, Variable) and not isinstance(axis.size, Dim) and found.dim != RANK_AXIS
