@@ -15,7 +15,8 @@ from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
 from tests.selection import table
 from tilelink.codegen.function import Function
-from tilelink.codegen.trace import Root, traced_kernel
+from tilelink.codegen.trace import traced_kernel
+from tilelink.ir.kernel import TraceRole
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.compiled import Compiled
@@ -106,7 +107,7 @@ TILES = "for t in tl.range(worker, n, workers, flatten=True):"
 def test_a_function_that_is_called_twice_writes_to_two_places() -> None:
     inner = function("add", WAIT, leading=("tile",))
     outer = function("work", TILES, "    add(left)", "    add(right)", "    blocks.end_of_tile()")
-    found, layout = traced_kernel("work", [Root("work", None, None)], {"work": outer, "add": inner})
+    found, layout = traced_kernel("work", {"work": TraceRole("work", None, None)}, {"work": outer, "add": inner})
     texts = [t for _, t, _ in found["work"].lines]
     assert "add(trace_tile, left)" in texts
     assert "add(trace_tile + 4, right)" in texts
@@ -128,7 +129,7 @@ def test_a_function_that_is_called_twice_writes_to_two_places() -> None:
 )
 def test_where_a_wait_begins_and_ends(lines: list[str], what: str, timed: int) -> None:
     work = function("work", TILES, *(f"    {line}" for line in lines), "    acc = 0")
-    found, layout = traced_kernel("work", [Root("work", None, None)], {"work": work})
+    found, layout = traced_kernel("work", {"work": TraceRole("work", None, None)}, {"work": work})
     (site,) = layout.roles[0].sites
     assert site.what == what
     texts = [t for _, t, _ in found["work"].lines]

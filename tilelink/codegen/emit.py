@@ -14,10 +14,10 @@ from tilelink.codegen.scope import File, Reports, short
 from tilelink.codegen.step import emit_deferred, emit_step
 from tilelink.codegen.syntax import check_text
 from tilelink.codegen.text import Row
-from tilelink.codegen.trace import Root, traced_kernel
+from tilelink.codegen.trace import traced_kernel
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.kernel import AWAIT_FLAG, Advice, Arg, Checks, KernelDecl, KernelSource, TraceLayout
+from tilelink.ir.kernel import AWAIT_FLAG, Advice, Arg, Checks, KernelDecl, KernelSource, TraceLayout, TraceRole
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 from tilelink.ir.program import At, Load, Loop, Param, Store, walk
@@ -117,7 +117,7 @@ class _Text:
     def one_block(self, f: Function, *, timed: bool) -> None:
         """A kernel of one block."""
         if self.traces is not None and timed:
-            found, layout = traced_kernel(f.name, [Root(f.name, 1, F.of(1))], {f.name: f})
+            found, layout = traced_kernel(f.name, {f.name: TraceRole(f.name, 1, F.of(1))}, {f.name: f})
             f = found[f.name]
             self.traces.append(layout)
         self.kernel(KernelDecl(f.name, f.args, workers=1, tiles=None, extra=0, options=ONE_BLOCK), f.lines)
@@ -224,13 +224,14 @@ def _call(f: Function, *mine: str) -> str:
     return call if f.gives is None else f"{f.gives} = {call}"
 
 
-def _trace_roots(file: File, kernel: KernelPlan, deferred: Sequence[StepPlan]) -> list[Root]:
-    names = file.naming.functions
-    roots = [Root(names[path], workers, _known_total(file, path)) for path, workers in kernel.beside]
-    roots += [Root(names[path], None, _known_total(file, path), turn) for turn, path in enumerate(kernel.in_turn)]
+def _trace_roots(file: File, kernel: KernelPlan, deferred: Sequence[StepPlan]) -> dict[str, TraceRole]:
+    names, drivers = file.naming.functions, file.naming.drivers
+    roles = [(path, workers, 0) for path, workers in kernel.beside]
+    roles += [(path, None, turn) for turn, path in enumerate(kernel.in_turn)]
+    roots = {names[p]: TraceRole(names[p], workers, _known_total(file, p), turn=turn) for p, workers, turn in roles}
     for turn, step in enumerate(deferred, len(kernel.in_turn)):
         work_indices = file.lowered.loop(step.path).total * step.subtiles
-        roots.append(Root(file.naming.drivers[step.path], None, work_indices, turn, names[step.path]))
+        roots[drivers[step.path]] = TraceRole(names[step.path], None, work_indices, turn=turn, drawn=True)
     return roots
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan, order_of
-from tilelink.ir.program import Bounds, Expr, Holder, Let, Load, Loop, Op, Raw, Tile, TileProgram, Tiles, walk
+from tilelink.ir.program import Expr, Op, TileProgram, bound, walk
 from tilelink.ir.shape import rank_along, ranks_along
 
 _OF_TENSOR = r"_(flags|expected|doorbells|counts|stage|ctx|stride_\d+|\d+(x\d+)+)"
@@ -53,7 +53,7 @@ class Naming:
         taken = {*self.fixed, *self.parameters, *self.given.values(), *more}
         taken |= {f"{t}_{x}" for t in tables for x in TABLE}
         patterns = (PLANNED, _derived(self.parameters, _OF_TENSOR), _derived({*self.functions.values()}, _OF_STEP))
-        names = bound(step.step.program)
+        names = names_of(step.step.program)
         return frozenset(n for n in names if n in taken or any(p.fullmatch(n) for p in patterns))
 
 
@@ -112,14 +112,14 @@ def _given(plan: Plan, functions: dict[str, str], taken: set[str]) -> dict[str, 
     return out
 
 
-def bound(program: TileProgram) -> set[str]:
+def names_of(program: TileProgram) -> set[str]:
     """Every name that a program binds."""
     return {c.name for c in program.constants} | bound_in(program.body)
 
 
 def bound_in(body: tuple[Op, ...]) -> set[str]:
     """Every name that these ops bind."""
-    return {n for op in walk(body) for n in _names(op)}
+    return {n for op in walk(body) for n in bound(op)}
 
 
 def read_names(body: tuple[Op, ...]) -> set[str]:
@@ -133,19 +133,6 @@ def expressions(op: Op) -> Iterator[Expr]:
         several = cast("tuple[Any, ...]", value if isinstance(value, tuple) else (value,))
         found = (getattr(one, "expr", one) for one in several)
         yield from (expr for expr in found if isinstance(expr, Expr))
-
-
-def _names(op: Op) -> Iterator[str]:
-    if isinstance(op, (Bounds, Holder, Load, Raw)):
-        yield from (op.name,) if op.name is not None else ()
-    elif isinstance(op, Let):
-        yield from op.target
-    elif isinstance(op, Tiles):
-        yield op.var
-    elif isinstance(op, Loop) and op.target:
-        yield op.target
-    elif isinstance(op, Tile):
-        yield from (n for n in op.names if n)
 
 
 def _distinct(names: list[str], taken: set[str] | frozenset[str], suffix: str) -> dict[str, str]:

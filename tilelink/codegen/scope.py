@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilelink.codegen.names import TABLE, Naming, bound
+from tilelink.codegen.names import TABLE, Naming, names_of
 from tilelink.codegen.text import Formulas, Lines, Names, atom
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
@@ -309,7 +309,7 @@ def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset())
     """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
     naming = file.naming
     taken = {*naming.fixed, *naming.parameters, *naming.given.values()}
-    names = Names({*taken, *passed, *bound(step.step.program)})
+    names = Names({*taken, *passed, *names_of(step.step.program)})
     scope = Scope(file.plan, file.lowered, file.reports, file.naming, step, names=names)
     scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m} | naming.given
     for name in sorted(naming.evading(step, passed)):

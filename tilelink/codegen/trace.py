@@ -8,14 +8,13 @@ fused function, which is not written down once more inside them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilelink.codegen.function import Function
 from tilelink.codegen.text import Row
 from tilelink.errors import Loc
-from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import Arg, TraceLayout, TraceRole, TraceSite
 
 TILE_LOOP = re.compile(r"for t in (tl\.)?range\(worker, ")
@@ -29,46 +28,26 @@ QUIET = re.compile(r"#|\w+ = |for \w+ in range\(|if |shmem\.(signal|local)_wait_
 """What may stand in a loop that does nothing but wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """A function that is one role of a kernel: `workers`, `total` and `turn` as in `TraceRole`. `drawn`: the function for whose
-    tiles it draws work indices."""
-
-    function: str
-    workers: int | None
-    total: Formula | None
-    turn: int = 0
-    drawn: str | None = None
-
-    @property
-    def does(self) -> str:
-        """The function whose tiles these are."""
-        return self.drawn or self.function
-
-
 def traced_kernel(
-    kernel: str, roots: Sequence[Root], functions: Mapping[str, Function]
+    kernel: str, roots: Mapping[str, TraceRole], functions: Mapping[str, Function]
 ) -> tuple[dict[str, Function], TraceLayout]:
-    """The kernel's functions with clocks, and where what they write lies."""
+    """The kernel's functions with clocks, and where what they write lies. `roots`: by the function that it calls for a role, or
+    that draws its work indices."""
     found = dict(functions)
-    bodies = {root.function: _Body(functions, root) for root in roots}
+    bodies = {name: _Body(functions, role) for name, role in roots.items()}
     for name, body in bodies.items():
-        body.head, inner, body.tail = _split([*functions[name].lines], DRAWN_LOOP if body.root.drawn else TILE_LOOP)
-        body.rows = body.timed(inner, body.root.does)
+        body.head, inner, body.tail = _split([*functions[name].lines], DRAWN_LOOP if body.role.drawn else TILE_LOOP)
+        body.rows = body.timed(inner, body.role.function)
         for part, made in body.parts.items():
             f = functions[part]
             found[part] = replace(f, leading=("trace_tile", *f.leading), lines=made.rows)
     slots = max(body.slots for body in bodies.values())
-    turns = 1 + max(root.turn for root in roots)
-    for root in roots:
-        name, body = root.function, bodies[root.function]
+    turns = 1 + max(role.turn for role in roots.values())
+    for name, body in bodies.items():
         own = (Arg("trace", "trace", kernel), Arg("trace_tiles", "trace_tiles", kernel))
         args = sorted((*functions[name].args, *own), key=lambda a: a.kind == "constant")
         found[name] = replace(functions[name], args=tuple(args), lines=tuple(_assembled(body, slots, turns)))
-    roles = tuple(
-        TraceRole(r.does, r.workers, r.total, tuple(bodies[r.function].sites), r.turn, r.drawn is not None)
-        for r in roots
-    )
+    roles = tuple(replace(body.role, sites=tuple(body.sites)) for body in bodies.values())
     return found, TraceLayout(kernel, slots, roles, turns)
 
 
@@ -87,7 +66,7 @@ class _Body:
     """One root function and the functions fused into it, while clocks are put in: they share the slots of a tile."""
 
     functions: Mapping[str, Function]
-    root: Root
+    role: TraceRole
     slots: int = 2
     sites: list[TraceSite] = field(default_factory=list[TraceSite])
     head: list[Row] = field(default_factory=list[Row])
@@ -105,7 +84,7 @@ class _Body:
         done = -1
         for k, (depth, text, loc) in enumerate(rows):
             call = CALL.match(text)
-            if call and call[1] == self.root.drawn:
+            if call and self.role.drawn and call[1] == self.role.function:
                 called[k] = f"({self._called(call[1])}, "
             elif call and call[1] in self.functions:
                 slot = self._site("part", call[1], loc)
@@ -150,7 +129,7 @@ class _Body:
 
 def _assembled(body: _Body, slots: int, turns: int) -> list[Row]:
     """A root function: where its worker's row and each tile's slots begin, and clocks around the whole tile."""
-    turn, drawn = body.root.turn, body.root.drawn is not None
+    turn, drawn = body.role.turn, body.role.drawn
     row = [f"trace_row = trace + tl.program_id(0) * (1 + trace_tiles * {slots * turns})"]
     row.append("tl.store(trace_row, shmem.multiprocessor())")
     if body.head:

@@ -126,7 +126,7 @@ class TraceRole:
     function: str
     workers: int | None
     total: Formula | None
-    sites: tuple[TraceSite, ...]
+    sites: tuple[TraceSite, ...] = ()
     turn: int = 0
     drawn: bool = False
 

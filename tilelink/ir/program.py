@@ -364,6 +364,19 @@ def tests_above(body: tuple[Op, ...], op: Op) -> tuple[tuple[Expr, bool], ...]:
     return tests_above(holder.body, op) if isinstance(holder, (Tiles, Loop)) and holder != op else ()
 
 
+def bound(op: Op) -> tuple[str, ...]:
+    """The names that an op binds, but for those that its body does."""
+    if isinstance(op, (Bounds, Holder, Load, Raw)):
+        return () if op.name is None else (op.name,)
+    if isinstance(op, Tiles):
+        return (op.var,)
+    if isinstance(op, Loop):
+        return () if op.target is None else (op.target,)
+    if isinstance(op, Tile):
+        return tuple(n for n in op.names if n is not None)
+    return op.target if isinstance(op, Let) else ()
+
+
 def rewritten(body: tuple[Op, ...], change: Callable[[Op], Op]) -> tuple[Op, ...]:
     """The body with every op changed, those of nested bodies before the op that holds them."""
 

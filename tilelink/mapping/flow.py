@@ -11,7 +11,7 @@ from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import program as P
 from tilelink.ir.formula import as_asked, evaluate, symbols
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Op, walk
+from tilelink.ir.program import Op, bound, walk
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.facts import EMPTY, WHOSE, Fact, State, When, after_loop, fact, merged
 
@@ -114,18 +114,18 @@ class _Flow:
         state.known, state.open, state.told = found.known, found.open, found.told
 
     def _loop(self, op: P.Tiles | P.Loop, state: State, when: When) -> None:
-        bound = frozenset(n for o in walk((op,)) for n in _bound(o))
-        state.forget(bound)
+        names = frozenset(n for o in walk((op,)) for n in _bound(o))
+        state.forget(names)
         inside = State(list(state.known), [], [])
         self.run(op.body, inside, when)
         new = [f for f in inside.known if f not in state.known]
         told = inside.told
-        inside.forget(bound)
+        inside.forget(names)
         state.open += inside.open
         if isinstance(op, P.Tiles):
             whole = partial(self._walks_all, op)
-            state.known += after_loop(op, when, new, bound, whole)
-            for notify in after_loop(op, when, told, bound, whole):
+            state.known += after_loop(op, when, new, names, whole)
+            for notify in after_loop(op, when, told, names, whole):
                 state.tell(notify)
 
     def _walks_all(self, walk: P.Tiles, tensor: str, axis: int) -> bool:
@@ -135,14 +135,8 @@ class _Flow:
 
 
 def _bound(op: Op) -> frozenset[str]:
-    """The names that an op binds."""
-    if isinstance(op, P.Let):
-        return frozenset(op.target)
-    if isinstance(op, (P.Bounds, P.Holder, P.Load)):
-        return frozenset({op.name})
-    if isinstance(op, P.Tiles):
-        return frozenset({op.var})
-    return frozenset({op.target}) if isinstance(op, P.Loop) and op.target is not None else frozenset()
+    """The names that an op binds anew: the number of a rank is what it was."""
+    return frozenset() if isinstance(op, P.Raw) else frozenset(bound(op))
 
 
 # ----------------------------------------------------------------------------------------------------------- diagnostics
