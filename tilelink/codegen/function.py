@@ -122,10 +122,7 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
                 lines.add(f"{names.end} = {scope.text(end)}")
         access.lane_lines(lines, names)
         if var in read and not names.grid.unit:
-            # A tile by its number, an axis that is walked singly by its position.
-            at = next(a for a, g in enumerate(scope.step.grid) if g.var == var)
-            unit = scope.step.step.binding(scope.step.domain).view[at].unit
-            lines.add(f"{scope.local(var)} = {names.begin if unit or index is None else index}")
+            lines.add(f"{scope.local(var)} = {names.begin}")  # an axis that is walked singly: a tile is no number
     scope.tiles = kept
     return lines
 

@@ -13,9 +13,8 @@ import re
 from dataclasses import replace
 
 from tilelink.codegen import access, copies, signals
-from tilelink.codegen.body import emit_body
+from tilelink.codegen.body import FIRST_SUBTILE, emit_body
 from tilelink.codegen.function import Function, close, open_tiles, order_lines, tile_lines
-from tilelink.codegen.loops import FIRST_SUBTILE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
