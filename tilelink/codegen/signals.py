@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from tilelink.codegen import descriptors, ops
+from tilelink.codegen import memory, ops
 from tilelink.codegen.access import power_of_two
 from tilelink.codegen.scope import Place, Scope
 from tilelink.codegen.text import Lines
@@ -328,7 +328,7 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
     away = scope.named(f"{own.tensor}_away", scope.text(test.test))
     await_once(scope, op, test.body, fence, only_if=away)
     tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
-    found = [descriptors.could_be_tma(scope, t, op.param, always=True) for t in tensors]
+    found = [memory.could_be_tma(scope, t, op.param, always=True) for t in tensors]
     names = [
         scope.arg(f) if f is not None and all(found) else scope.tensor(t.name)
         for f, t in zip(found, tensors, strict=True)
@@ -346,7 +346,7 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
 
 def read_by_tma(scope: Scope, op: Wait) -> bool:
     """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
-    return descriptors.could_be_tma(scope, scope.declared(op.param), op.param) is not None
+    return memory.could_be_tma(scope, scope.declared(op.param), op.param) is not None
 
 
 # ---------------------------------------------------------------------------------------------------------------- notifies

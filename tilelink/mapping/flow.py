@@ -1,19 +1,21 @@
-"""Order inside a tile: what is read was waited for, what is stored is announced afterwards."""
+"""Order inside a tile: what is read was waited for, what is stored is announced afterwards. What is known to have happened at a
+point of a program: which tiles are there, which are yet to be announced."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
+from typing import TypeAlias
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import program as P
-from tilelink.ir.formula import as_asked, evaluate, symbols
+from tilelink.ir.formula import Formula, as_asked, evaluate, symbols
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Op, bound, walk
-from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.facts import EMPTY, WHOSE, Fact, State, When, after_loop, fact, merged
+from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Op, Tiles, bound, walk
+from tilelink.ir.wiring import Step, Wiring, indexed
 
 
 def check_flow(plan: Plan) -> str:
@@ -40,6 +42,171 @@ def check_flow(plan: Plan) -> str:
     return f"{loads} loads after their waits, {stores} stores before their notifies"
 
 
+# ------------------------------------------------------------------------------------------------- what has happened
+Token: TypeAlias = "Formula | int"
+"""A test: what it computes, where positions alone decide it; else the one `if` it stands in."""
+When = frozenset[tuple[Token, bool]]
+EMPTY: When = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One axis of an index. `kind`: whole | tile | at | gather | lost (named by something that has changed since). `local`: of
+    positions, they count from this rank's part."""
+
+    kind: str
+    text: str = ""
+    names: frozenset[str] = frozenset()
+    local: bool = False
+
+    def covers(self, other: Entry) -> bool:
+        return self.kind == "whole" or (self.kind != "lost" and self == other)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something happened to a tile of a tensor, on paths on which all of `when` hold."""
+
+    tensor: str
+    index: tuple[tuple[int, Entry], ...]
+    """By axis of the tensor, or `WHOSE`."""
+    when: When
+    loc: Loc
+
+    def covers(self, other: Fact) -> bool:
+        """The other's tile lies inside this one's, and this happened wherever the other does."""
+        return self.tensor == other.tensor and self.when <= other.when and self.reaches(other)
+
+    def reaches(self, other: Fact) -> bool:
+        mine = dict(self.index)
+        return all(mine.get(axis, WHOLE).covers(entry) for axis, entry in other.index)
+
+    def mentions(self, names: frozenset[str]) -> bool:
+        return any(e.names & names for _, e in self.index) or any(_of_token(t) & names for t, _ in self.when)
+
+    def within(self, token: Token, branch: bool, inside: bool = True) -> Fact:
+        """The same as one branch of a test sees it, or, not `inside`, without regard to that."""
+        half = frozenset({(token, branch)})
+        return replace(self, when=self.when | half if inside else self.when - half)
+
+
+WHOLE = Entry("whole")
+WHOSE = -1
+"""In the place of an axis: the coordinate of the rank whose instance is meant."""
+LOST = Entry("lost")
+
+
+def _entry(e: IndexEntry, *, local: bool) -> Entry:
+    if isinstance(e, OfTile):
+        return Entry("tile", e.var, frozenset({e.var}))
+    if isinstance(e, At):
+        var, shift = e.ring or (e.expr.text, 0)
+        return Entry("at", f"{var}{shift:+d}" if shift else var, _names(e.expr), local)
+    if isinstance(e, Gather):
+        return Entry("gather", e.expr.text, _names(e.expr), local)
+    return WHOLE
+
+
+def _names(expr: Expr) -> frozenset[str]:
+    """Names that the value depends on, through what was put in for them as well."""
+    through: frozenset[str] = symbols(expr.formula) if expr.formula is not None else frozenset()
+    return frozenset(expr.names) | through
+
+
+def _fact(step: Step, param: str, index: Index | None, when: When, loc: Loc) -> Fact:
+    """An axis that the parameter's view does not name is this rank's own slice: there is nothing to tell apart. One that
+    the tensor does not have says whose instance it is."""
+    placed = tuple(
+        (v.axis if v.axis is not None else WHOSE, _entry(e, local=v.local)) for v, e in indexed(step, param, index)
+    )
+    return Fact(step.binding(param).tensor, placed, when, loc)
+
+
+@dataclass(slots=True)
+class State:
+    """`known`: tiles that may be read. `open`: stores that no notify has covered yet. `told`: notifies given."""
+
+    known: list[Fact] = field(default_factory=list[Fact])
+    open: list[Fact] = field(default_factory=list[Fact])
+    told: list[Fact] = field(default_factory=list[Fact])
+
+    def copy(self) -> State:
+        return State(list(self.known), list(self.open), list(self.told))
+
+    def tell(self, notify: Fact) -> None:
+        self.told.append(notify)
+        self.open = [s for s in self.open if not notify.covers(s)]
+
+    def forget(self, names: frozenset[str]) -> None:
+        """Names are bound anew: what was known by them is known no longer."""
+        if not names:
+            return
+        self.known = [f for f in self.known if not f.mentions(names)]
+        self.told = [f for f in self.told if not f.mentions(names)]
+        self.open = [
+            replace(
+                f,
+                index=tuple((a, LOST if e.names & names else e) for a, e in f.index),
+                when=frozenset(w for w in f.when if not _of_token(w[0]) & names),
+            )
+            for f in self.open
+        ]
+
+
+def _of_token(token: Token) -> frozenset[str]:
+    return frozenset() if isinstance(token, int) else symbols(token)
+
+
+def _merged(token: Token, before: State, yes: State, no: State) -> State:
+    """The state behind an `if`."""
+    return State(
+        _joined(token, before.known, yes.known, no.known),
+        _still_open(token, yes.open, no.open),
+        _joined(token, before.told, yes.told, no.told),
+    )
+
+
+def _joined(token: Token, before: list[Fact], yes: list[Fact], no: list[Fact]) -> list[Fact]:
+    kept = [f for f in before if f in yes and f in no]
+    new_yes, new_no = [f for f in yes if f not in before], [f for f in no if f not in before]
+    both: list[Fact] = []
+    for f in new_yes:
+        base = f.when - {(token, True)}
+        for g in new_no:
+            if g.tensor == f.tensor and g.when - {(token, False)} == base:
+                # What either branch has done, as far as both go.
+                narrow = g if f.reaches(g) else f if g.reaches(f) else None
+                both += [replace(narrow, when=base)] if narrow is not None else []
+    return kept + new_yes + new_no + both
+
+
+def _still_open(token: Token, yes: list[Fact], no: list[Fact]) -> list[Fact]:
+    """Each branch's own; what neither has announced is one store again."""
+    bare_yes, bare_no = ([f.within(token, branch, False) for f in fs] for fs, branch in ((yes, True), (no, False)))
+    out = [bare if bare in bare_no else f for f, bare in zip(yes, bare_yes, strict=True)]
+    return out + [f for f, bare in zip(no, bare_no, strict=True) if bare not in bare_yes]
+
+
+def _after_loop(
+    loop: Tiles, when: When, new: list[Fact], bound: frozenset[str], whole: Callable[[str, int], bool]
+) -> list[Fact]:
+    """What a walk over a whole axis leaves behind: each tile in turn makes the whole axis.
+
+    `whole`: whether that is so of an axis of a tensor, which may go on where the axis that is walked ends.
+    """
+    out: list[Fact] = []
+    for f in new if not loop.limited else ():
+        index = tuple(
+            (a, WHOLE if e.kind in ("tile", "at") and e.text == loop.var and whole(f.tensor, a) else e)
+            for a, e in f.index
+        )
+        widened = replace(f, index=index)
+        if f.when == when and index != f.index and not widened.mentions(bound):
+            out.append(widened)
+    return out
+
+
+# ------------------------------------------------------------------------------------------------- a walk over a program
 @dataclass(slots=True)
 class _Flow:
     """One walk over a program."""
@@ -62,10 +229,10 @@ class _Flow:
     def _op(self, op: Op, state: State, when: When) -> None:
         if isinstance(op, P.If):
             self._branch(op, state, when)
-        elif isinstance(op, (P.Tiles, P.Loop)):
+        elif isinstance(op, (Tiles, P.Loop)):
             self._loop(op, state, when)
         elif isinstance(op, (P.Wait, P.Notify, P.Load, P.Store, P.Move)):
-            found = fact(self.step, op.param, op.index, when, op.loc)
+            found = _fact(self.step, op.param, op.index, when, op.loc)
             if isinstance(op, P.Wait):
                 state.known.append(found)
             elif isinstance(op, P.Notify):
@@ -76,7 +243,7 @@ class _Flow:
                 self._read(op.param, found, state, remote=self.plan.copies and not self.plan.push)
                 state.forget(frozenset({op.name}))
             elif isinstance(op, P.Move):
-                self._read(op.source, fact(self.step, op.source, op.index, when, op.loc), state, remote=True)
+                self._read(op.source, _fact(self.step, op.source, op.index, when, op.loc), state, remote=True)
                 self._write(found, state, own=True)
             else:
                 self._write(found, state, own=op.to == "own")
@@ -110,10 +277,10 @@ class _Flow:
         yes.open, no.open = ([f.within(token, branch) for f in state.open] for branch in (True, False))
         self.run(body, yes, when | {(token, True)})
         self.run(orelse, no, when | {(token, False)})
-        found = merged(token, before, yes, no)
+        found = _merged(token, before, yes, no)
         state.known, state.open, state.told = found.known, found.open, found.told
 
-    def _loop(self, op: P.Tiles | P.Loop, state: State, when: When) -> None:
+    def _loop(self, op: Tiles | P.Loop, state: State, when: When) -> None:
         names = frozenset(n for o in walk((op,)) for n in _bound(o))
         state.forget(names)
         inside = State(list(state.known), [], [])
@@ -122,13 +289,13 @@ class _Flow:
         told = inside.told
         inside.forget(names)
         state.open += inside.open
-        if isinstance(op, P.Tiles):
+        if isinstance(op, Tiles):
             whole = partial(self._walks_all, op)
-            state.known += after_loop(op, when, new, names, whole)
-            for notify in after_loop(op, when, told, names, whole):
+            state.known += _after_loop(op, when, new, names, whole)
+            for notify in _after_loop(op, when, told, names, whole):
                 state.tell(notify)
 
-    def _walks_all(self, walk: P.Tiles, tensor: str, axis: int) -> bool:
+    def _walks_all(self, walk: Tiles, tensor: str, axis: int) -> bool:
         """Whether a walk over this rank's part of an axis is one over all that this rank has of another tensor's."""
         by_parts = self.step.binding(walk.param).view[walk.axis].by_parts
         return not by_parts or axis == WHOSE or self.wiring.tensor(tensor).axes[axis].over == self.plan.axis
@@ -143,7 +310,7 @@ def _bound(op: Op) -> frozenset[str]:
 def _unguarded(plan: StepPlan, param: str, load: Fact, state: State) -> TilelinkError:
     step, ops = plan.step, list(walk(plan.step.program.body))
     after = [op for op in ops if isinstance(op, P.Wait) and _place(op.loc) > _place(load.loc)]
-    waits = [fact(step, op.param, op.index, EMPTY, op.loc) for op in after]
+    waits = [_fact(step, op.param, op.index, EMPTY, op.loc) for op in after]
     late = next((w.loc for w in waits if w.tensor == load.tensor and w.reaches(load)), None)
     near = [f for f in state.known if f.tensor == load.tensor]
     hint = f"write `tl.consumer_tile_wait({param}{_written(plan, load.loc)})` before it"
@@ -182,14 +349,14 @@ def _written(plan: StepPlan, loc: Loc) -> str:
     """The index as it could be written, `, (m, k)`; nothing for a whole tensor."""
     ops = list(walk(plan.step.program.body))
     op = next(o for o in ops if isinstance(o, (P.Load, P.Move)) and o.loc == loc)
-    said = {o.var: o.said for o in ops if isinstance(o, P.Tiles) and o.said is not None}
+    said = {o.var: o.said for o in ops if isinstance(o, Tiles) and o.said is not None}
     parts: list[str] = []
     for e in takewhile(lambda e: not isinstance(e, P.Whole), op.index):
-        if isinstance(e, P.At) and e.ring is not None:
+        if isinstance(e, At) and e.ring is not None:
             var, shift = e.ring
             text = f"{var} {'+' if shift > 0 else '-'} {abs(shift)}" if shift else var
         else:
-            text = e.var if isinstance(e, P.OfTile) else e.expr.text if isinstance(e, (P.At, P.Gather)) else ""
+            text = e.var if isinstance(e, OfTile) else e.expr.text if isinstance(e, (At, Gather)) else ""
         parts.append(re.sub(r"\w+", lambda found: said.get(found[0], found[0]), text))
     if not parts:
         return ""

@@ -14,6 +14,7 @@ from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping import protocols
 from tilelink.mapping.buffers import buffers_of, with_aliases
+from tilelink.mapping.channels import matched
 from tilelink.mapping.epilogues import epilogue, with_deferred, with_subtiles
 from tilelink.mapping.grids import lineage_of, moved_tiles, split_over, standing, stored_tiles
 from tilelink.mapping.kernels import assign, host_steps
@@ -21,7 +22,6 @@ from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import as_called, directed, hosts, placed
 from tilelink.mapping.placement_rules import check_network, check_placements, check_schedule, check_together
-from tilelink.mapping.signals import matched
 
 
 def make_plan(

@@ -16,8 +16,7 @@ from tilelink.ir.program import is_raw
 from tilelink.ir.schedule import HOST, WORKERS, Engine
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import Tables, copied, stream_loop
-from tilelink.mapping.lower.frame import RANK, Frame, segments, under
-from tilelink.mapping.lower.lanes import Interval
+from tilelink.mapping.lower.frame import RANK, Frame, Interval, segments, under
 from tilelink.mapping.lower.library import called
 from tilelink.mapping.lower.programs import Body
 from tilelink.mapping.lower.signals import flags_of

@@ -10,8 +10,7 @@ from tilelink.ir import program as P
 from tilelink.ir.formula import Sym
 from tilelink.ir.lowered import Compute, Data, For, Op, Read, Tiles, unplaced
 from tilelink.mapping.libraries import RUN, axis_of, turns
-from tilelink.mapping.lower.frame import Entries, Frame, under
-from tilelink.mapping.lower.lanes import Interval
+from tilelink.mapping.lower.frame import Entries, Frame, Interval, under
 from tilelink.mapping.lower.programs import Body, bounds
 
 Touch: TypeAlias = P.Wait | P.Load | P.Store | P.Notify

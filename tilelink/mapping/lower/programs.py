@@ -9,8 +9,7 @@ from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Compute, Data, For, If, Op, Read, Write, unplaced
 from tilelink.ir.partition import GridAxis, extent, part
-from tilelink.mapping.lower.frame import Frame, under, unless
-from tilelink.mapping.lower.lanes import Interval
+from tilelink.mapping.lower.frame import Frame, Interval, under, unless
 from tilelink.mapping.lower.signals import awaits, signals
 
 

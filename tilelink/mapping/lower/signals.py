@@ -12,8 +12,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.plan import Signal as Said
 from tilelink.ir.program import At, Gather, Notify, Wait, Whole
 from tilelink.ir.shape import rank_along
-from tilelink.mapping.lower.frame import Entries, Frame, under
-from tilelink.mapping.lower.lanes import Lanes
+from tilelink.mapping.lower.frame import Entries, Frame, Lanes, under
 
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
