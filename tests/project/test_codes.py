@@ -14,7 +14,7 @@ CODE = re.compile(r"TL\d{3}")
 ASKING = (ast.Compare, ast.Dict, ast.Tuple)
 
 SAME = {
-    "TL306": "mapping/arrivals mapping/owners",
+    "TL306": "mapping/arrivals mapping/placement_rules",
     "TL312": "mapping/kernels mapping/placement_rules",
     "TL313": "mapping/kernels mapping/placement_rules",
     "TL450": "runtime/launching runtime/simulated/interpreter",

@@ -1,13 +1,19 @@
-"""Which placements a step can have, and what a schedule may say."""
+"""Which placements a step can have, what a schedule may say, and what owner maps may."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Plan
-from tilelink.ir.program import Store, walk
+from tilelink.ir.partition import GridAxis, holder
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
-from tilelink.ir.wiring import Step, Wiring
+from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
 from tilelink.mapping.libraries import unsuitable
 from tilelink.mapping.orders import parse
 from tilelink.mapping.placement import converts, hosts
@@ -25,13 +31,7 @@ def check_schedule(plan: Plan) -> None:
     unknown = [(path, "places", "step", steps) for path, _ in schedule.entries if path not in steps]
     unknown += [(name, "gives flags to", "tensor", tensors) for name, _ in schedule.channels if name not in tensors]
     for name, does, kind, known in unknown:
-        raise TilelinkError(
-            "TL311",
-            f"the schedule {does} `{name}`, which is not a {kind} of `{wiring.name}`",
-            loc=wiring.loc,
-            why=f"its {kind}s are {', '.join(known)}",
-            hint="name one of them",
-        )
+        raise _unknown(f"the schedule {does} `{name}`", kind, known, wiring)
     _at_least_one(f"`{wiring.name}` with", schedule.slots, "slots", wiring.loc)
     for name, span in schedule.channels:
         _at_least_one(f"flags of `{name}` for", span, "elements", wiring.loc)
@@ -89,12 +89,12 @@ def _refuse(s: Step, reason: str, hint: str) -> TilelinkError:
     )
 
 
-def _no_step(what: str, wiring: Wiring) -> TilelinkError:
+def _unknown(what: str, kind: str, known: list[str], wiring: Wiring) -> TilelinkError:
     return TilelinkError(
         "TL311",
-        f"{what}, which is not a step of `{wiring.name}`",
+        f"{what}, which is not a {kind} of `{wiring.name}`",
         loc=wiring.loc,
-        why=f"its steps are {', '.join(s.path for s in wiring.steps)}",
+        why=f"its {kind}s are {', '.join(known)}",
         hint="name one of them",
     )
 
@@ -102,7 +102,8 @@ def _no_step(what: str, wiring: Wiring) -> TilelinkError:
 def _check_fused(s: Step, placement: Fused, wiring: Wiring) -> None:
     host = next((q for q in wiring.steps if q.path == placement.into), None)
     if host is None:
-        raise _no_step(f"`{s.path}` is to be fused into `{placement.into}`", wiring)
+        paths = [q.path for q in wiring.steps]
+        raise _unknown(f"`{s.path}` is to be fused into `{placement.into}`", "step", paths, wiring)
     if isinstance(host.placement, Library):
         raise _refuse(s, "a library function ends without giving its tile away", "place it on SMs")
     root = next((q for q in wiring.steps if q.path == hosts(wiring)[s.path]), None)
@@ -120,7 +121,7 @@ def _check_sms(s: Step, placement: Sms, plan: Plan) -> None:
         steps = plan.wiring.steps
         paths = [q.path for q in steps]
         if placement.joins not in paths:
-            raise _no_step(f"`{s.path}` is to join `{placement.joins}`", plan.wiring)
+            raise _unknown(f"`{s.path}` is to join `{placement.joins}`", "step", paths, plan.wiring)
         at = paths.index(placement.joins)
         host = steps[at]
         if copies or count is not None or placement.own_kernel:
@@ -262,3 +263,119 @@ def check_network(plan: Plan) -> None:
 def _away(loc: Loc, message: str, hint: str) -> TilelinkError:
     why = "a network takes puts: contiguous memory of this rank, copied to another"
     return TilelinkError("TL330", message, loc=loc, why=why, hint=hint)
+
+
+# -------------------------------------------------------------------------------------------------------------- owner maps
+def check_owners(plan: Plan) -> None:
+    """A map gives every position one of the ranks; a tile lies with one of them; a rank reads what it holds.
+
+    Raises:
+        TilelinkError: TL306.
+    """
+    wiring, ranks = plan.wiring, plan.topology.ranks
+    env: dict[str, Any] = {**dict(plan.sizes), "rank": 0, "RANKS": ranks}
+    for tensor in wiring.tensors:
+        if tensor.owned is None:
+            continue
+        held_by = _holders(tensor, tensor.owned, env, ranks)
+        uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor.name]
+        for s, param in uses:
+            if s.step.moves is not None and s.step.moves[0].param == param and not s.push:
+                raise _refused(tensor, s.step.loc, f"`{s.path}` pulls from it", "let it push (`push=True`)")
+            for op, grid in _touched(tensor, s, param):
+                if grid is None:
+                    raise _refused(
+                        tensor, op.loc, "more than one tile of the map's axis is named", "name one tile of it"
+                    )
+                if isinstance(op, (Load, Wait)) and not _runs_where_held(wiring, tensor, s, grid):
+                    what = f"`{s.path}` also runs where this tile is not held"
+                    raise _refused(tensor, op.loc, what, f"take the program's tiles from it: `tl.tile_id({param})`")
+                _check_lies_with_one(tensor, s, grid, held_by, env, ranks)
+
+
+def _holders(tensor: TensorDecl, axis: int, env: dict[str, Any], ranks: int) -> Any:
+    """The rank of each position on the map's axis."""
+    assert tensor.owner_map is not None
+    variables = dict(zip(tensor.owner_map.variables, range(len(tensor.axes)), strict=False))
+    named = F.symbols(tensor.owner_map.formula)
+    if len(named & variables.keys()) > 1:
+        raise _refused(tensor, tensor.loc, "it looks at two axes", "let one axis say who holds what")
+    if any(a.split is not None for a in tensor.axes):
+        raise _refused(tensor, tensor.loc, "its shape splits it as well", "say it once: in the shape or by `owner=`")
+    unknown = named - variables.keys() - env.keys()
+    if unknown:
+        raise _refused(
+            tensor, tensor.loc, f"`{min(unknown)}` is not a size of the operator", "name sizes, numbers and `R`"
+        )
+    size = int(F.evaluate(tensor.axes[axis].size, env))
+    found = np.broadcast_to(F.evaluate(holder(tensor, axis, F.Sym("_at")), {**env, "_at": np.arange(size)}), (size,))
+    wrong = np.flatnonzero((found < 0) | (found >= ranks))
+    if len(wrong):
+        at = int(wrong[0])
+        hint = "end it with `% R`" if found[at] > 0 else "add `R` before `% R`: of what is below 0 that is below 0, too"
+        raise _refused(tensor, tensor.loc, f"position {at} would lie with rank {int(found[at])} of {ranks}", hint)
+    return found
+
+
+def _touched(tensor: TensorDecl, s: StepPlan, param: str) -> Iterator[tuple[Op, GridAxis | None]]:
+    """Each op on the tensor, with the partition whose tile it names on the map's axis; of an axis that is walked singly that is
+    a position."""
+    ops = list(walk(s.step.program.body))
+    if s.step.moves is not None:
+        at = next(k for k, v in enumerate(s.step.binding(param).view) if v.axis == tensor.owned)
+        kind = Wait if s.step.moves[0].param == param else Notify
+        yield next(op for op in ops if isinstance(op, kind)), s.grid[at]
+        return
+    for op in ops:
+        if isinstance(op, (Load, Store, Wait, Notify)) and op.param == param:
+            entry = entry_on(s.step, param, op.index, tensor.owned)
+            grids: list[GridAxis] = []
+            if isinstance(entry, OfTile):
+                grids = [g for g in s.grid if g.var == entry.var]
+            elif isinstance(entry, At) and entry.ring is None:
+                grids = [g for g in s.grid if g.var == entry.expr.text and g.kind == "unit"]
+            yield op, next(iter(grids), None)
+
+
+def _runs_where_held(wiring: Wiring, tensor: TensorDecl, s: StepPlan, grid: GridAxis) -> bool:
+    """The program runs for the tiles that this rank holds of a tensor with the same map."""
+    binding = s.step.binding(s.domain)
+    domain = wiring.tensor(binding.tensor)
+    if domain.owned is None or domain.owner_map is None or tensor.owner_map is None or tensor.owned is None:
+        return False
+    mine, theirs = (holder(t, t.owned or 0, F.Sym("_at")) for t in (domain, tensor))
+    named = any(g is grid and v.axis == domain.owned for v, g in zip(binding.view, s.grid, strict=True))
+    return named and mine == theirs
+
+
+def _check_lies_with_one(
+    tensor: TensorDecl, s: StepPlan, grid: GridAxis, held_by: Any, env: dict[str, Any], ranks: int
+) -> None:
+    """A tile has one holder."""
+    borders = np.flatnonzero(np.diff(held_by)) + 1
+    for rank in range(ranks):
+        here = {**env, "rank": rank}
+        count = int(F.evaluate(grid.count, here))
+        index = {**here, "_at": np.arange(count)}
+        begin, end = (
+            np.broadcast_to(F.evaluate(f, index), (count,)) for f in (grid.begin(F.Sym("_at")), grid.end(F.Sym("_at")))
+        )
+        across = np.searchsorted(borders, begin, side="right") < np.searchsorted(borders, end, side="left")
+        if across.any():
+            at = int(np.flatnonzero(across)[0])
+            raise _refused(
+                tensor,
+                s.step.loc,
+                f"the tile of `{s.path}` from {int(begin[at])} to {int(end[at])} lies with two ranks",
+                f"tile `{grid.dim}` so that its tiles end where the map changes",
+            )
+
+
+def _refused(tensor: TensorDecl, loc: Loc | None, why: str, hint: str) -> TilelinkError:
+    return TilelinkError(
+        "TL306",
+        f"`{tensor.name}` cannot be held as its owner map `{tensor.owner_map}` says",
+        loc=loc or tensor.loc,
+        why=why,
+        hint=hint,
+    )

@@ -19,9 +19,14 @@ from tilelink.mapping.epilogues import epilogue, with_deferred, with_subtiles
 from tilelink.mapping.grids import lineage_of, moved_tiles, split_over, standing, stored_tiles
 from tilelink.mapping.kernels import assign, host_steps
 from tilelink.mapping.orders import tables
-from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import as_called, directed, hosts, placed
-from tilelink.mapping.placement_rules import check_network, check_placements, check_schedule, check_together
+from tilelink.mapping.placement_rules import (
+    check_network,
+    check_owners,
+    check_placements,
+    check_schedule,
+    check_together,
+)
 
 
 def make_plan(

@@ -17,8 +17,7 @@ from tilelink.ir.schedule import HOST, WORKERS, Engine
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import Tables, copied, stream_loop
 from tilelink.mapping.lower.frame import RANK, Frame, Interval, segments, under
-from tilelink.mapping.lower.library import called
-from tilelink.mapping.lower.programs import Body
+from tilelink.mapping.lower.programs import called, op_of, ops_of, store
 from tilelink.mapping.lower.signals import flags_of
 
 RANKS = ranks_along()
@@ -152,7 +151,7 @@ def _ops(frame: Frame) -> tuple[Op, ...]:
     program = frame.step.step.program
     if is_raw(program):
         return (L.Opaque(frame.step.step.loc),)
-    return copied(frame) if frame.step.copies else Body(frame).ops(program.body)
+    return copied(frame) if frame.step.copies else ops_of(frame, program.body)
 
 
 # ------------------------------------------------------------------------------------------------------------------- text
@@ -174,9 +173,9 @@ def _part(plan: Plan, step: StepPlan) -> Part:
             else:
                 frame.tiles[op.var] = frame.tile(grid, F.of(0), op.var, [])
         elif isinstance(op, P.Wait | P.Notify):
-            said.append((op, Body(frame).op(op)))
+            said.append((op, op_of(frame, op)))
         elif isinstance(op, P.Store):
-            said.append((op, Body(frame).store(op)))
+            said.append((op, store(frame, op)))
         elif isinstance(op, P.Load):
             said.append((op, frame.access(L.Read, op.param, frame.index(op.param, op.index), step.rank, op.loc)))
     asked = [op for op in P.walk(body) if isinstance(op, P.Holder)]
