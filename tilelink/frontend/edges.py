@@ -133,8 +133,9 @@ def of_call(
         return args[0].lanes[::-1]
     if name in SCANS and args and args[0].lanes:
         axis = keywords.get("axis") or (args[1] if len(args) > 1 else None)
-        at = 0 if axis is None else integer_of(axis.node)
-        _note(state, node, name or "", args[0].lanes[at or 0])
+        at = 0 if axis is None else integer_of(axis.node) or 0
+        for lane in args[0].lanes[at:][:1]:  # none of an axis that the block does not have, which Triton refuses
+            _note(state, node, name or "", lane)
         return tuple(replace(e, holds="said", loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
     if name == "dot" and len(args) >= 2:
         return _product(state, node, args, keywords)
