@@ -9,13 +9,13 @@ where it takes all of one together (`ir.program.Together`).
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import FLAT, Lane, Lanes, Value, constant_of, integer_of
+from tilelink.ir.formula import COMPUTE
 from tilelink.ir.program import Gather, Index, OfTile, Param, Together, Whole
 
 OPERATORS: Mapping[type[ast.operator], str] = {
@@ -23,10 +23,6 @@ OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Div: "/", ast.FloorDiv: "/", ast.Mod: "/", ast.LShift: "/", ast.RShift: "/",
 }  # fmt: skip
 """An operator that does to 0 what this one does."""
-_COMPUTE: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "max": max, "min": min,
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 KEEP_ZERO = frozenset({"sqrt", "sqrt_rn", "sin", "erf", "floor", "ceil", "to", "cast"})
 OF_ZERO = frozenset({"exp", "exp2", "log", "log2", "cos", "rsqrt", "sigmoid"})
 """Functions of each value, which make 0 of 0, and which make something else of it."""
@@ -76,9 +72,9 @@ def _keeps_zero(op: str, a: Value, b: Value) -> bool:
     number = next((n for n in map(constant_of, (a.node, b.node)) if isinstance(n, int | float)), None)
     if op == "/":
         return a.rank > 0
-    if number is None or op not in _COMPUTE:
+    if number is None or op not in COMPUTE:
         return False
-    return not (_COMPUTE[op](0, number) if a.rank > 0 else _COMPUTE[op](number, 0))
+    return not (COMPUTE[op](0, number) if a.rank > 0 else COMPUTE[op](number, 0))
 
 
 def _pair(op: str, each: Iterable[Any], kept: bool) -> Any:

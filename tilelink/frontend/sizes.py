@@ -42,7 +42,6 @@ def bind_sizes(
     *,
     names: Sequence[str] = (),
     loc: Loc | None = None,
-    rank: int | None = None,
     axes: Mapping[str, int] | None = None,
     at: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
@@ -58,9 +57,8 @@ def bind_sizes(
         given: global sizes passed by name.
         names: what diagnostics call the inputs.
         loc: the call.
-        rank: whose shapes they are; None: of one rank or another.
         axes: how many ranks along each axis, where the signature names several.
-        at: the coordinates of the rank on them.
+        at: the coordinates on them of the rank whose shapes they are; None: of one rank or another.
 
     Raises:
         TilelinkError: TL202 (number of tensors), TL203 (number of axes), TL204 (contradictions), TL205 (names).
@@ -69,8 +67,7 @@ def bind_sizes(
         message = f"{count(len(shapes), 'tensor')} for {count(len(signature.inputs), 'input')}"
         why, hint = f"the signature is `{signature}`", "pass one for each input"
         raise TilelinkError("TL202", message, loc=loc, why=why, hint=hint)
-    if axes is None:
-        axes, at = {RANK_AXIS: ranks}, None if rank is None else {RANK_AXIS: rank}
+    axes = {RANK_AXIS: ranks} if axes is None else axes
     sizes = _Sizes(axes, at, loc, {name: (size, "the number of ranks") for name, size in axes.items()})
     for name, value in (given or {}).items():
         _take(sizes, signature, name, value)

@@ -83,7 +83,7 @@ def binary(op: str, left: Like, right: Like) -> Formula:
     a, b = of(left), of(right)
     if isinstance(b, Const):
         if isinstance(a, Const) and op != "arange":
-            return Const(int(_COMPUTE[op](a.value, b.value)))
+            return Const(int(COMPUTE[op](a.value, b.value)))
         if (op, b.value) in _RIGHT_IDENTITY:
             return a
         if (op, b.value) in _RIGHT_ZERO:
@@ -194,7 +194,7 @@ def _at(table: Any, index: Any) -> Any:
     return np.take_along_axis(table, np.broadcast_to(index, (table.shape[0], np.shape(index)[-1])), axis=1)
 
 
-_COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
+COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
     "at": _at,
     "column": lambda a, _: np.swapaxes(a, -1, -2) if np.ndim(a) > 1 else a,
     "arange": lambda start, stop: np.arange(start, stop, dtype=np.int64)[None, :],
@@ -216,6 +216,7 @@ _COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
     "or": np.logical_or,
     "not": lambda a, _: np.logical_not(a),
 }
+"""What an operator makes of its operands, numbers or arrays of them."""
 
 
 def evaluate(formula: Like, env: Mapping[str, Number]) -> Any:
@@ -229,7 +230,7 @@ def evaluate(formula: Like, env: Mapping[str, Number]) -> Any:
         return f.value
     if isinstance(f, Sym):
         return env[f.name]
-    value: Any = _COMPUTE[f.op](evaluate(f.left, env), evaluate(f.right, env))
+    value: Any = COMPUTE[f.op](evaluate(f.left, env), evaluate(f.right, env))
     return value if isinstance(value, np.ndarray) else int(value)  # pyright: ignore[reportUnknownVariableType]
 
 

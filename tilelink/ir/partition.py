@@ -163,9 +163,7 @@ class GridAxis(_Split):
         """The border that tile `index` does not cross."""
         if self.kind == "cut":
             return F.minimum(F.of(index) // self.per * self.part + self.part, self.size)
-        if self.kind == "mine":
-            return F.minimum(self.rank * self.part + self.part, self.size)
-        return self.size
+        return self.span[1]
 
     def end(self, index: F.Like) -> Formula:
         """One past the last position of tile `index`."""

@@ -424,10 +424,6 @@ class Plan(Shown):
     def kernel(self, name: str) -> KernelPlan:
         return next(k for k in self.kernels if k.name == name)
 
-    def kernel_of(self, step: StepPlan) -> KernelPlan | None:
-        """The kernel whose workers run a step; None: no kernel's do."""
-        return next((k for k in self.kernels if step.executor in dict(k.roles)), None)
-
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)
 

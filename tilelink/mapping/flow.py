@@ -218,10 +218,6 @@ class _Flow:
     stores: int = 0
     notifies: list[Fact] = field(default_factory=list[Fact])
 
-    @property
-    def step(self) -> Step:
-        return self.plan.step
-
     def run(self, body: tuple[Op, ...], state: State, when: When) -> None:
         for op in body:
             self._op(op, state, when)
@@ -232,7 +228,7 @@ class _Flow:
         elif isinstance(op, (Tiles, P.Loop)):
             self._loop(op, state, when)
         elif isinstance(op, (P.Wait, P.Notify, P.Load, P.Store, P.Move)):
-            found = _fact(self.step, op.param, op.index, when, op.loc)
+            found = _fact(self.plan.step, op.param, op.index, when, op.loc)
             if isinstance(op, P.Wait):
                 state.known.append(found)
             elif isinstance(op, P.Notify):
@@ -243,7 +239,7 @@ class _Flow:
                 self._read(op.param, found, state, remote=self.plan.copies and not self.plan.push)
                 state.forget(frozenset({op.name}))
             elif isinstance(op, P.Move):
-                self._read(op.source, _fact(self.step, op.source, op.index, when, op.loc), state, remote=True)
+                self._read(op.source, _fact(self.plan.step, op.source, op.index, when, op.loc), state, remote=True)
                 self._write(found, state, own=True)
             else:
                 self._write(found, state, own=op.to == "own")
@@ -252,7 +248,7 @@ class _Flow:
 
     def _read(self, param: str, load: Fact, state: State, *, remote: bool) -> None:
         tensor = self.wiring.tensor(load.tensor)
-        crosses = remote and tensor.names_holders(self.step.binding(param).view)
+        crosses = remote and tensor.names_holders(self.plan.step.binding(param).view)
         if tensor.origin == "argument" and not crosses:
             return
         self.loads += 1
@@ -268,9 +264,9 @@ class _Flow:
 
     def _branch(self, op: P.If, state: State, when: When) -> None:
         test = op.test.formula
-        if test is not None and symbols(test) <= self.step.compiled.keys():
+        if test is not None and symbols(test) <= self.plan.step.compiled.keys():
             # Constants alone say which branch is taken.
-            return self.run(op.body if evaluate(test, self.step.compiled) else op.orelse, state, when)
+            return self.run(op.body if evaluate(test, self.plan.step.compiled) else op.orelse, state, when)
         token, holds = as_asked(test) if test is not None else (id(op), True)
         body, orelse = (op.body, op.orelse) if holds else (op.orelse, op.body)
         before, yes, no = state.copy(), state.copy(), state.copy()
@@ -297,7 +293,7 @@ class _Flow:
 
     def _walks_all(self, walk: Tiles, tensor: str, axis: int) -> bool:
         """Whether a walk over this rank's part of an axis is one over all that this rank has of another tensor's."""
-        by_parts = self.step.binding(walk.param).view[walk.axis].by_parts
+        by_parts = self.plan.step.binding(walk.param).view[walk.axis].by_parts
         return not by_parts or axis == WHOSE or self.wiring.tensor(tensor).axes[axis].over == self.plan.axis
 
 

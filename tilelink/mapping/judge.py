@@ -150,8 +150,7 @@ def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) 
 
 def _check_behind(plan: Plan, step: StepPlan) -> None:
     host = plan.step(step.executor)
-    kernel = plan.kernel_of(host)
-    shared = kernel is None or len(kernel.roles) != 1
+    shared = not any(host.executor in dict(k.roles) and len(k.roles) == 1 for k in plan.kernels)
     if shared or step.own_axis is None:
         raise TilelinkError(
             "TL604",

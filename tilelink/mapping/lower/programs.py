@@ -171,8 +171,7 @@ def _limits(frame: Frame, op: P.Tiles, grid: GridAxis) -> tuple[Formula, Formula
     stop = grid.size if op.stop is None or op.stop.text == "None" else frame.value(op.stop)
     if start is None or stop is None:
         return None
-    first = grid.rank * grid.part if grid.kind == "mine" else F.of(0)
-    last = F.minimum(first + grid.part, grid.size) if grid.kind == "mine" else grid.size
+    first, last = grid.span
     low, high = F.maximum(start, first), F.minimum(stop, last)
     if op.part is not None:
         which, parts = (frame.value(e) for e in op.part)
