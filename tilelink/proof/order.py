@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write
+from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import MOST, Boxes, Cells, TooMany, deeper, depends, entry, joined, within
 from tilelink.proof.coverage import accesses, boxes_of, memory_of
 from tilelink.proof.runs import (
@@ -182,9 +183,12 @@ class Order:
         known = [index == there(g.op.index), (index >= 0) & (index < width), *here.conditions]
         known = projected(known, {*range(depth - own)})
         mine, theirs = (deeper(x, depth) for x in pairs.indices(0))
-        first = partial(self.table.lowered.topology.peer, at=0, name=g.op.along)  # of the ranks that hear of it
-        on = first(mine) == first(theirs) if g.op.rank is None else mine == there(g.op.rank)
-        known += [on, *there.conditions]
+        known += there.conditions
+        if g.op.rank is not None:
+            known.append(mine == there(g.op.rank))
+        elif g.op.along != RANK_AXIS:
+            first = partial(self.table.lowered.topology.peer, at=0, name=g.op.along)  # of the ranks that hear of it
+            known.append(first(mine) == first(theirs))
         if g.by_data:
             # Data says which of these flags it is: each of them has to be awaited.
             turns = tuple(range(pairs.depth, depth))
