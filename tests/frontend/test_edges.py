@@ -43,6 +43,32 @@ CHANGED = [
     "tl.max(x, None) + mean",
     "tl.sum(x, 1) / x.shape[1]",
     "tl.sum(said, 1) / said.shape[1]",
+    "tl.max(tl.abs(x) * -2.0, 1)",
+    "tl.max(-tl.abs(x), 1)",
+    "tl.max(1.0 - tl.abs(x), 1)",
+    "tl.max(1.0 / tl.abs(x), 1)",
+    "tl.min(tl.abs(x), 1)",
+    "tl.sum(tl.abs(x) + 1.0, 1)",
+    "tl.sum(tl.maximum(tl.abs(x), 1e-6), 1)",
+    "tl.max(tl.abs(x) * x, 1)",
+    "tl.sum((~(x > 0)).to(tl.int32), 1).to(tl.float32)",
+    "tl.sum(tl.where(x > 0, x, 1.0), 1)",
+    "tl.sum(tl.where(x >= 0, 1.0, 2.0), 1)",
+    "tl.sum(tl.cumsum(x, 1), 1)",
+    "tl.sum(tl.cumsum(tl.exp(x), 1, reverse=True) * x, 1)",
+    "tl.sum(tl.cumprod(x, 1, reverse=True), 1)",
+    "tl.sum(tl.clamp(x, 1.0, 6.0), 1)",
+    "tl.sum(tl.fma(x, x, mean[:, None]), 1)",
+    "tl.sum(tl.exp(x) if tl.size(a, 0) > 2 else x, 1)",
+    "tl.sum(tl.trans(tl.exp(x), 1, 0), 0)",
+    "tl.sum(tl.permute(tl.exp(x), (1, 0)), 0)",
+    "tl.sum(tl.exp(x).T, 0)",
+    "tl.sum(tl.dot(tl.exp(x), tl.exp(w)), 1)",
+    "tl.sum(tl.exp(x[:, :, None]), 1)[:, 0]",
+    "tl.sum(tl.sum(tl.expand_dims(tl.exp(x), 2), 2), 1)",
+    "tl.sum(tl.broadcast_to(tl.exp(x), x.shape), 1)",
+    "tl.sum(tl.zeros_like(x) + 1.0, 1)",
+    "tl.xor_sum((x < 1).to(tl.int32), 1).to(tl.float32)",
 ]
 ALIKE = [
     "tl.sum(x, 1)",
@@ -59,6 +85,44 @@ ALIKE = [
     "tl.max(tl.where(k[None, :] < tl.size(a, 1), x, -1e30), 1)",
     "tl.sum(tl.where(k[None, :] < tl.size(a, 1), x - mean[:, None], 0.0), 1)",
     "tl.max(x + tl.where(k < tl.size(a, 1), 0.0, -1e30)[None, :], 1)",
+    "tl.max(tl.abs(x) * 2.0, 1)",
+    "tl.max(tl.abs(x) * mean[:, None], 1)",
+    "tl.max(tl.abs(x) / 448.0, 1)",
+    "tl.max(tl.abs(x) + 1e-6, 1)",
+    "tl.max(tl.maximum(tl.abs(x), 1e-6), 1)",
+    "tl.max(tl.log(tl.abs(x)), 1)",
+    "tl.max((x > 0).to(tl.float32), 1)",
+    "tl.max(tl.where(x > 0, k[None, :], 0), 1).to(tl.float32)",
+    "tl.max(tl.where(x > 0, k[None, :], -1), 1).to(tl.float32)",
+    "tl.min(tl.where(x > 0, k[None, :], 9999), 1).to(tl.float32)",
+    "tl.max(tl.where(x > 0, x, -1e30), 1)",
+    "tl.sum(tl.where(x != 0, 1.0 / x, 0.0), 1)",
+    "tl.sum(tl.where(x > 0, x, 0.01 * x), 1)",
+    "tl.sum(tl.where(x == x, x, 0.0), 1)",
+    "tl.sum(tl.where(x >= 0, x, 0.0), 1)",
+    "tl.sum(tl.clamp(x, 0.0, 6.0), 1)",
+    "tl.sum(tl.clamp(x, -1.0, 6.0), 1)",
+    "tl.max(tl.abs(x - 0.0), 1)",
+    "tl.sum(tl.where(tl.tile_mask(a, m) , x, 0.0), 1)",
+    "tl.sum(tl.where((k[None, :] < tl.size(a, 1)) & (x > 0), 1.0, 0.0), 1)",
+    "tl.sum(tl.where((k[None, :] < tl.size(a, 1)) & (x >= 0), 1.0, 0.0), 1)",
+    "tl.max(tl.where((k[None, :] < tl.size(a, 1)) & (x >= 0), x, -1.0), 1)",
+    'tl.sum(tl.exp(tl.where(k[None, :] < tl.size(a, 1), x, float("-inf"))), 1)',
+    "tl.sum(tl.cumsum(x, 1) * x, 1)",
+    "tl.sum(tl.cumsum(x, 1, reverse=True), 1)",
+    "tl.max(tl.exp(tl.abs(x)), 1)",
+    "tl.max(tl.max(tl.abs(x), 1, keep_dims=True), 1)",
+    "tl.sum(tl.dot(x, w), 1)",
+    "tl.sum(tl.dot(tl.exp(x), w), 1)",
+    "tl.sum(tl.fma(x, x, x), 1)",
+    "tl.max(tl.sqrt(tl.abs(x)), 1)",
+    "tl.sum(x if tl.size(a, 0) > 2 else -x, 1)",
+    "tl.max(tl.abs(x.to(tl.float32)), 1)",
+    "tl.max(tl.abs(x) + tl.abs(x), 1)",
+    "tl.max(tl.abs(x) * tl.abs(x), 1)",
+    "tl.sum(((x > 0) & (x < 2)).to(tl.int32), 1).to(tl.float32)",
+    "tl.sum(((x > 0) | (x < -2)).to(tl.int32), 1).to(tl.float32)",
+    "tl.max(((x > 0) | (x < -2)).to(tl.int32), 1).to(tl.float32)",
 ]
 
 
@@ -78,11 +142,32 @@ def test_what_lies_past_an_edge_does_not_count(expression: str) -> None:
 
 
 @table(
+    "lines, changed",
+    [
+        ("if tl.size(a, 0) > 2:\n    x = tl.exp(x)", True),
+        ("for _ in range(2):\n    x = tl.exp(x)", True),
+        ("for _ in range(2):\n    x = x * x", False),
+        ("if tl.size(a, 0) > 2:\n    x = -x", False),
+        ("if tl.size(a, 0) > 2:\n    x = tl.exp(x) * (k < tl.size(a, 1))[None, :]", False),
+    ],
+)
+def test_what_paths_make_of_what_lies_past_an_edge(lines: str, changed: bool) -> None:
+    body = BODY.replace("value =", f"{lines}\nvalue =").format("tl.sum(x, 1)")
+    if changed:
+        with pytest.raises(TilelinkError, match="TL143"):
+            captured("M K, K N, M 8 -> M", "a, b, c, out", body)
+    else:
+        assert captured("M K, K N, M 8 -> M", "a, b, c, out", body)
+
+
+@table(
     "line, changed",
     [
         ("tl.tile_store(out, (to, k), x)", True),
         ("tl.tile_push_data(out, (to + 1, k), x)", True),
         ("tl.tile_store(out, (tl.where(to > 2, to, 0), k), x)", False),
+        ("tl.tile_store(out, (tl.where(to > 2, tl.cumsum(to) - 1, -1), k), x)", False),
+        ("tl.tile_store(out, (tl.cumsum(to) - 1, k), x)", True),
         ("tl.tile_store(out, (said, k), x)", False),
         ("tl.tile_store(out, (tl.tile_range(a, m), k), x)", False),
         ("tl.tile_store(out, (to, k), x, mask=tl.tile_mask(a, m)[:, None])", False),

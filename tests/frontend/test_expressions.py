@@ -305,6 +305,36 @@ def test_formulas_follow_assignments(text: str, before: str, formula: str | None
     assert (None if found is None else formula_text(found)) == formula
 
 
+@table(
+    "text, written, formula",
+    [
+        ("(e > 1) + (f > 1)", None, "(e > 1) != (f > 1)"),
+        ("(e > 1) - flag", None, "(e > 1) != flag"),
+        ("True + (e > 1)", None, "1 != (e > 1)"),
+        ("-(e > 1)", None, "e > 1"),
+        ("(e > 1) // (f > 1)", None, None),
+        ("(e > 1) + 1", None, "(e > 1) + 1"),
+        ("((e > 1) if flag else (e > 2)) + (f > 1)", None, "(flag != 0) & (e > 1) | (flag == 0) & (e > 2) != (f > 1)"),
+        ("~(e > 1)", None, "e <= 1"),
+        ("~flag", None, "-1 - flag"),
+        ("flag + flag", None, "flag + flag"),
+        ("-flag", None, "0 - flag"),
+        ("3 or 5", None, "3"),
+        ("3 and 5", None, "5"),
+        ("0 or 5", None, "5"),
+        ("e or 5", "e != 0 or 5 != 0", "(e != 0) | 1"),
+        ("e and f + 1 and flag", "e != 0 and f + 1 != 0 and flag", "(e != 0) & (f + 1 != 0) & (flag != 0)"),
+        ("flag and e > 1", None, "(flag != 0) & (e > 1)"),
+    ],
+)
+def test_truths_of_a_kernel_are_bits_and_those_of_the_compiler_numbers(
+    text: str, written: str | None, formula: str | None
+) -> None:
+    found = expression(text)
+    assert found.text == (written or ast.unparse(ast.parse(text)))
+    assert (None if found.formula is None else formula_text(found.formula)) == formula
+
+
 def test_texts_of_formulas_take_blocks() -> None:
     """An emitted file counts the words of a tensor in blocks, of which `and`, `or` and `not` would ask for one truth."""
     found = expression("not (e == 1 and f != 2 or e > 2)").formula

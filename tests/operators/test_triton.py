@@ -103,3 +103,42 @@ def test_a_name_of_positions_may_change(by: int) -> None:
     x = torch.arange(50.0).view(10, 5)
     want = torch.cat([torch.zeros(by, 5), x[:-by]]) + (torch.arange(10) // 4 * 4 + (100 if by > 2 else 0))[:, None]
     assert torch.equal(moving_down.schedule(moved_down=sms(M=4, K=8))(x, by=by), want)
+
+
+LIMIT, NAMED = 3, "far"
+
+
+@tilelink.program("e N -> e N")
+def by_constants(x: Any, out: Any, *, least: int) -> None:
+    """A constant of the module to the left of what the kernel works out."""
+    e, n = tl.tile_id(out)
+    at = e + 1
+    value = tl.where(LIMIT - at < 0, at, 0) + (LIMIT - at) % 4 + tl.where(least < at, 10, 20)
+    if NAMED == "far" and LIMIT - at <= 0:
+        value += 100
+    tl.tile_store(out, (e, n), tl.tile_load(x, (e, n)) + value)
+
+
+@tilelink.program("e N -> e N")
+def by_bits(x: Any, out: Any) -> None:
+    """Which of the stores is executed hangs on what Triton makes of two truth values."""
+    e, n = tl.tile_id(out)
+    if (e > 1) + (e > 3) == 1:
+        tl.tile_store(out, (e, n), tl.tile_load(x, (e, n)))
+    if (e > 1) - (e > 3) == 0:
+        tl.tile_store(out, (e, n), -tl.tile_load(x, (e, n)))
+
+
+@tilelink.operator("e N -> e N, e N")
+def constants_and_bits(x: Any, *, least: int = 2) -> Any:
+    return by_constants(x, least=least), by_bits(x)
+
+
+def test_constants_to_the_left_and_sums_of_truth_values() -> None:
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    at = torch.arange(1, 7)
+    more = torch.where(at > 3, at, 0) + torch.fmod(3 - at, 4) + torch.where(at > 2, 10, 20) + 100 * (at >= 3)
+    sign = torch.tensor([-1, -1, 1, 1, -1, -1])
+    for got in tilelink.launch(lambda: constants_and_bits(x), RANKS):
+        torch.testing.assert_close(got[0], x + more[:, None])
+        torch.testing.assert_close(got[1], x * sign[:, None])

@@ -26,7 +26,7 @@ def of_a_coordinate(x: Any, mine: Any, out: Any) -> None:
 @tilelink.program("e N, M N i32 -> N", name="sums")
 def of_a_tile(x: Any, mine: Any, out: Any) -> None:
     _, n = tl.tile_id(mine)
-    acc = tl.zeros(tl.tile_shape(mine), tl.float32)
+    acc = tl.full(tl.tile_shape(mine), 0.0, tl.float32)  # what lies past the edge counts, too
     for e in tl.tiles(x, axis=0):
         acc += tl.tile_load(x, (e, n))[None, :]
     tl.tile_store(out, n, tl.sum(acc, 0) / 2)

@@ -24,10 +24,11 @@ OPERATORS: Mapping[type[ast.operator], str] = {
 }  # fmt: skip
 """An operator that does to 0 what this one does."""
 KEEP_ZERO = frozenset({"sqrt", "sqrt_rn", "sin", "erf", "floor", "ceil", "to", "cast"})
-OF_ZERO = frozenset({"exp", "exp2", "log", "log2", "cos", "rsqrt", "sigmoid"})
-"""Functions of each value, which make 0 of 0, and which make something else of it."""
+RISE = frozenset({"exp", "exp2", "log", "log2", "sigmoid"})
+OF_ZERO = frozenset({*RISE, "cos", "rsqrt"})
+"""Functions of each value, which make 0 of 0, and which make something else of it; of larger values larger ones."""
 ALONG: Mapping[str, tuple[str, int | None]] = {
-    **dict.fromkeys(("sum", "max", "min", "argmax", "argmin"), ("axis", None)),
+    **dict.fromkeys(("sum", "xor_sum", "max", "min", "argmax", "argmin"), ("axis", None)),
     "softmax": ("dim", 0),
     "sort": ("dim", -1),
 }
@@ -35,8 +36,23 @@ ALONG: Mapping[str, tuple[str, int | None]] = {
 SCANS = frozenset({"cumsum", "cumprod"})
 TOGETHER = frozenset({*ALONG, *SCANS, "dot"})
 """Of which it is known that they take values together, and along which axis."""
-SHAPED = frozenset({"zeros", "full"})
-OTHERS = frozenset({"arange", "expand_dims", "broadcast_to", "cdiv", "fma", "clamp", "device_print", "zeros_like"})
+SHAPED = frozenset({"zeros", "full", "zeros_like"})
+CHANGES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sum", "xor_sum", "dot"), ("again", "low", "made")),
+    **dict.fromkeys(("max", "argmax"), ("zero", "made")),
+    **dict.fromkeys(("min", "argmin"), ("zero", "least", "low", "made")),
+    **dict.fromkeys(("softmax", "sort"), ("zero", "least", "again", "low", "made")),
+}
+"""What lanes past an edge hold that changes what a function makes of all."""
+NOTHING = {
+    **dict.fromkeys(("sum", "xor_sum", "dot", "cumsum"), "0"), "cumprod": "1",
+    **dict.fromkeys(("min", "argmin", "sort"), 'float("inf")'),
+}  # fmt: skip
+"""What counts for nothing there; of others what is below all numbers."""
+ZEROS, LOW = ("zero", "least"), ("least", "low")
+LARGE = 1e20
+"""A number that stands for infinity."""
+OTHERS = frozenset({"arange", "expand_dims", "broadcast_to", "cdiv", "device_print"})
 """Other functions that take no values together."""
 
 
@@ -64,7 +80,7 @@ def elementwise(op: str, *values: Value) -> Lanes:
     if any(len(lanes) != axes for lanes in along):
         return ()
     kept = len(values) == 2 and _keeps_zero(op, *values)
-    return tuple(_pair(op, each, kept) for each in zip(*along, strict=True))
+    return tuple(_pair(op, each, kept, _rises(op, *values)) for each in zip(*along, strict=True))
 
 
 def _keeps_zero(op: str, a: Value, b: Value) -> bool:
@@ -77,17 +93,61 @@ def _keeps_zero(op: str, a: Value, b: Value) -> bool:
     return not (COMPUTE[op](0, number) if a.rank > 0 else COMPUTE[op](number, 0))
 
 
-def _pair(op: str, each: Iterable[Any], kept: bool) -> Any:
+def _rises(op: str, a: Value, *others: Value) -> bool:
+    """Whether it makes larger values of larger ones; numbers that are not written out are taken to be above 0."""
+    below = any(isinstance(n := constant_of(v.node), int | float) and n < 0 for v in (a, *others))
+    return (op in ("+", "max", "min") or (op == "*" and not below)) or (
+        a.rank > 0 and all(v.rank == 0 for v in others) and (op == "-" or (op == "/" and not below))
+    )
+
+
+def _pair(op: str, each: Iterable[Any], kept: bool, rises: bool) -> Any:
     each = list(each)
     lanes: list[Lane] = [e for e in each if isinstance(e, Lane)]
     if not lanes or len({e.var for e in lanes}) > 1:
         return FLAT if all(e == FLAT for e in each) else None
-    zeros = [e.holds == "zero" for e in lanes]
+    zeros = [e.holds in ZEROS for e in lanes]
     if op == "*" and any(zeros):
-        return replace(lanes[zeros.index(True)], loaded=False)
-    known = op != "where" and None not in each and all(e.holds != "said" for e in lanes)
-    both = kept if len(each) > len(lanes) else op in ("+", "-", "max", "min")
-    return replace(lanes[0], holds=("zero" if both and all(zeros) else "made") if known else "said", loaded=False)
+        low = rises and all(e.holds in LOW for e in lanes)
+        return replace(lanes[zeros.index(True)], holds="least" if low else "zero", loaded=False)
+    both = kept if len(each) > len(lanes) else op in ("+", "-", "max", "min", "<", ">", "!=")
+    if None in each or any(e.holds == "said" for e in lanes):
+        holds: Any = "said"
+    elif op in ("==", "!=", "<", "<=", ">", ">="):
+        holds = "least" if both and all(zeros) else "made"
+    elif rises and all(e.holds in LOW for e in lanes):
+        holds = "least" if both and all(zeros) else "low"
+    else:
+        holds = "zero" if both and all(zeros) else "made"
+    return replace(lanes[0], holds=holds, loaded=False)
+
+
+def _where(test: Value, a: Value, b: Value) -> Lanes:
+    """A test of what lies past an edge chooses there, too, and what it may choose counts; any other test has said what does."""
+    axes = max(len(v.lanes) for v in (test, a, b))
+
+    def along(value: Value) -> Lanes:
+        number = constant_of(value.node)
+        if not isinstance(number, int | float):
+            return value.lanes or (None,) * axes
+        return ("said" if not number or abs(number) > LARGE else "again",) * axes  # pyright: ignore[reportReturnType]
+
+    def one(asked: Any, *arms: Any) -> Any:
+        lane = next((e for e in (asked, *arms) if isinstance(e, Lane)), None)
+        if not isinstance(asked, Lane) or asked.holds == "said":
+            return lane and replace(lane, holds="said", loaded=False)
+        arms = arms[1:] if asked.holds in ZEROS else arms
+        holds = [e.holds if isinstance(e, Lane) else e if isinstance(e, str) and e != FLAT else "said" for e in arms]
+        return replace(asked, holds=_of_arms(holds), loaded=False)
+
+    sides = (test.lanes, along(a), along(b))
+    return tuple(map(one, *sides)) if all(len(lanes) == axes for lanes in sides) else elementwise("", test, a, b)
+
+
+def _of_arms(holds: Sequence[Any]) -> Any:
+    if len(holds) == 1:
+        return holds[0]
+    return "again" if {*holds} - {"zero", "least", "said"} else "said"
 
 
 def of_subscript(value: Value, entries: Sequence[str]) -> Lanes:
@@ -110,35 +170,63 @@ def of_call(
         return _reduced(state, node, name, args, keywords)
     if name in KEEP_ZERO and args:
         return args[0].lanes
-    if name == "abs" and args:  # 0 is the least of what there is, so that it counts for nothing in a maximum, too
-        return tuple(
-            replace(e, holds="said") if isinstance(e, Lane) and e.holds == "zero" else e for e in args[0].lanes
-        )
+    if name == "abs" and args:
+        return changed(args[0].lanes, zero="least")
     if name in OF_ZERO and args:
-        kept = {"zero": "made"}
-        return tuple(
-            replace(e, holds=kept.get(e.holds, e.holds), loaded=False) if isinstance(e, Lane) else e
-            for e in args[0].lanes
-        )
-    if name in ("maximum", "minimum", "where") and args:
-        return elementwise("where" if name == "where" else name[:3], *args)
+        low = "low" if name in RISE else "made"
+        return changed(args[0].lanes, zero="made", again="made", least=low, low=low)
+    if name in ("maximum", "minimum") and len(args) == 2:
+        return elementwise(name[:3], *args)
+    if name == "where" and len(args) == 3:
+        return _where(*args)
+    if name == "fma" and len(args) == 3:
+        return elementwise("+", replace(args[0], lanes=elementwise("*", *args[:2])), args[2])
+    if name == "clamp" and len(args) == 3:
+        low, high = (constant_of(v.node) for v in args[1:])
+        inside = isinstance(low, int | float) and isinstance(high, int | float) and low <= 0 <= high
+        return args[0].lanes if inside else changed(args[0].lanes, zero="made", least="low")
     if name in SHAPED and args:
-        holds: Any = "zero" if name == "zeros" else "said"
+        holds: Any = "said" if name == "full" else "zero"
         return tuple(replace(e, holds=holds, loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
-    if name == "trans" and len(args) == 1 and len(args[0].lanes) == 2:
-        return args[0].lanes[::-1]
+    if name in ("trans", "permute") and args and len(args[0].lanes) == 2:
+        first = args[1].node if len(args) > 1 else None
+        first = first.elts[0] if isinstance(first, ast.Tuple | ast.List) else first
+        return args[0].lanes[:: 1 if first is not None and integer_of(first) == 0 else -1]
+    if name == "expand_dims" and len(args) == 2 and args[0].lanes and (at := integer_of(args[1].node)) is not None:
+        at += len(args[0].lanes) + 1 if at < 0 else 0
+        return (*args[0].lanes[:at], FLAT, *args[0].lanes[at:])
+    if name == "broadcast_to" and args:
+        return tuple(e if isinstance(e, Lane) else None for e in args[0].lanes)
     if name in SCANS and args and args[0].lanes:
-        axis = keywords.get("axis") or (args[1] if len(args) > 1 else None)
-        at = 0 if axis is None else integer_of(axis.node) or 0
-        for lane in args[0].lanes[at:][:1]:  # none of an axis that the block does not have, which Triton refuses
-            _note(state, node, name or "", lane)
-        return tuple(replace(e, holds="said", loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
+        return _scanned(state, node, name, args, keywords)
     if name == "dot" and len(args) >= 2:
         return _product(state, node, args, keywords)
     if name not in OTHERS:
         for lane in (e for v in (*args, *keywords.values()) for e in v.lanes if v.length is None):
             _note(state, node, name or ast.unparse(node.func), lane)
     return ()
+
+
+def changed(lanes: Lanes, **to: Any) -> Lanes:
+    """Of a function of each value, by what it makes of what lanes hold."""
+    return tuple(replace(e, holds=to.get(e.holds, e.holds), loaded=False) if isinstance(e, Lane) else e for e in lanes)
+
+
+def _scanned(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
+    """Behind the last element a sum goes on as it is. Where it begins there, what lies past the edge counts."""
+    given, back = (keywords.get(k) or (args[at] if len(args) > at else None) for k, at in (("axis", 1), ("reverse", 2)))
+    lanes = args[0].lanes
+    axis = 0 if given is None else integer_of(given.node) or 0
+    lane = lanes[axis] if -len(lanes) <= axis < len(lanes) else None
+    _note(state, node, name, lane)
+    backwards = back is not None and constant_of(back.node) is not False
+    harmless = ("said", *ZEROS) if name == "cumsum" or not backwards else ("said",)
+    if backwards and isinstance(lane, Lane) and lane.holds not in harmless:
+        _refuse(state, node, name, lane)
+    if backwards or not isinstance(lane, Lane):
+        return changed(lanes, least="zero")
+    made = {} if name == "cumprod" or lane.holds == "said" else {"zero": "made", "least": "made", "again": "made"}
+    return tuple(changed((e,), **made)[0] if e == lane else e for e in lanes)
 
 
 def _note(state: Lowering, node: ast.Call, what: str, lane: object) -> None:
@@ -152,8 +240,10 @@ def _product(state: Lowering, node: ast.Call, args: Sequence[Value], keywords: M
     (rows, left), (right, columns) = (v.lanes if len(v.lanes) == 2 else (None, None) for v in args[:2])
     for lane in (left, right):
         _note(state, node, "dot", lane)
+    if isinstance(left, Lane) and isinstance(right, Lane) and {left.holds, right.holds} <= {*CHANGES["dot"]}:
+        _refuse(state, node, "dot", left)
     sides = (e if isinstance(e, Lane) else None for e in (rows, columns))
-    found = tuple(e and replace(e, holds="zero" if e.holds == "zero" else "said", loaded=False) for e in sides)
+    found = tuple(e and replace(e, holds="zero" if e.holds in ZEROS else "said", loaded=False) for e in sides)
     acc = keywords.get("acc") or (args[2] if len(args) > 2 else None)
     return found if acc is None else elementwise("+", acc, replace(args[0], rank=2, lanes=found))
 
@@ -168,7 +258,7 @@ def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
     axis = axis if axis is None or axis >= 0 else axis + len(lanes)
     for k, lane in enumerate(lanes):
         if axis in (None, k) and isinstance(lane, Lane):
-            if lane.holds == "made" or (lane.holds == "zero" and name != "sum"):
+            if lane.holds in CHANGES[name]:
                 _refuse(state, node, name, lane)
             _note(state, node, name, lane)
     if name in ("softmax", "sort") or axis is None:
@@ -185,9 +275,9 @@ _FILLED = "a block has as many lanes as the tile, and `tl.tile_load` fills those
 
 def _refuse(state: Lowering, node: ast.Call, name: str, lane: Lane) -> None:
     why = _FILLED
-    nothing = "0" if name == "sum" else 'float("inf")' if name in ("min", "argmin", "sort") else 'float("-inf")'
+    nothing = NOTHING.get(name, 'float("-inf")')
     hint = f"say what counts for nothing there: `tl.tile_load({lane.param}, …, other={nothing})`"
-    if lane.holds == "made":
+    if lane.holds not in ZEROS:
         why += ", of which something else has been made"
     if not lane.loaded:
         by = "by `tl.tile_mask`, or by `tl.tile_range(…) < tl.size(…)`"
@@ -202,7 +292,7 @@ def check_positions(state: Lowering, node: ast.expr, value: Value) -> None:
     Raises:
         TilelinkError: TL143.
     """
-    lane = next((e for e in value.lanes if isinstance(e, Lane) and e.holds != "said"), None)
+    lane = next((e for e in value.lanes if isinstance(e, Lane) and e.holds not in ("said", "again")), None)
     if lane is not None:
         message = f"`{ast.unparse(node)}` has positions past the end of axis `{lane.dim}` of `{lane.param}`"
         why = f"{_FILLED}, which is a position like any other, and something would be stored there"

@@ -26,6 +26,7 @@ from tilelink.frontend.values import (
     integer_of,
     is_index,
     joined_names,
+    met,
     named,
     needed,
     never_negative,
@@ -34,7 +35,7 @@ from tilelink.frontend.values import (
 )
 from tilelink.frontend.wording import READ_NOT_RUN, meant
 from tilelink.frontend.words import tile_alias
-from tilelink.ir.formula import Const, Formula, Sym, column, is_truth, negate, of, select
+from tilelink.ir.formula import Const, Formula, Sym, column, is_truth, negate, of, select, truth
 from tilelink.ir.program import Param
 
 
@@ -196,10 +197,20 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
 
 
 def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
-    """The formula of `left op right`. Of what the compiler knows it computes `//` and `%` itself, as Python does."""
-    if op in ("//", "%", "cdiv") and state.static(left, spelled=True) and state.static(right, spelled=True):
+    """The formula of `left op right`. Of what the compiler knows it computes all itself, as Python does; of a kernel's truth
+    values, which are bits, one and one is nothing."""
+    known = all(state.static(v, spelled=True) for v in (left, right))
+    if op in ("//", "%", "cdiv") and known:
         return rounded_down(op, left.formula, right.formula)
+    if op in ("+", "-", "//", "%", "cdiv") and not known and _is_bit(state, left) and _is_bit(state, right):
+        return combined("!=", left.formula, right.formula) if op in ("+", "-") else None
     return combined(op, left.formula, right.formula)
+
+
+def _is_bit(state: Lowering, value: Value) -> bool:
+    """Whether a kernel has it as a truth value."""
+    flag = isinstance(value.formula, Sym) and value.formula.name in state.flags
+    return flag or is_truth(value.formula) or isinstance(constant_of(value.node), bool)
 
 
 def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
@@ -241,13 +252,18 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     operand = lower(state, node.operand)
     state.as_numbers(node, operand)
     formula: Formula | None = None
-    if isinstance(node.op, ast.USub):
-        formula = combined("-", Const(0), operand.formula)
-    elif isinstance(node.op, ast.UAdd):
+    known = state.static(operand, spelled=True)
+    if isinstance(node.op, ast.UAdd) or (isinstance(node.op, ast.USub) and _is_bit(state, operand) and not known):
         formula = operand.formula
+    elif isinstance(node.op, ast.USub):
+        formula = combined("-", Const(0), operand.formula)
+    elif isinstance(node.op, ast.Invert) and known:
+        formula = combined("-", Const(-1), operand.formula)
     elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
         formula = bounded(negate(operand.formula))
-    lanes = operand.lanes if isinstance(node.op, ast.USub | ast.UAdd) else ()
+    kept = isinstance(node.op, ast.USub | ast.UAdd)
+    becomes = {"least": "zero", "low": "made"} if kept else dict.fromkeys(("zero", "least", "low"), "made")
+    lanes = edges.changed(operand.lanes, **becomes)
     return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula, lanes=lanes)
 
 
@@ -286,11 +302,26 @@ def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
     parts = [lower(state, node.values[0])]
     with state.under(f"the right side of `{word}`"):
         parts += [lower(state, v) for v in node.values[1:]]
+    known = all(state.static(p, spelled=True) for p in parts)
+    if not known:
+        parts = [_asked(state, p) for p in parts]
     formula = parts[0].formula
     for part in parts[1:]:
-        formula = combined(word, formula, part.formula)
+        last = part.formula
+        if not known or formula is None or last is None or (is_truth(formula) and is_truth(last)):
+            formula = combined(word, formula, last)
+        else:  # one of the two, as Python has it
+            formula = bounded(select(formula, last, formula) if word == "and" else select(formula, formula, last))
     only_if = needed(parts) if word == "and" else None
     return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula, only_if=only_if)
+
+
+def _asked(state: Lowering, value: Value) -> Value:
+    """What a kernel asks of a number beside `and` and `or`: whether it is 0. Triton would give one or the other number."""
+    said = isinstance(value.formula, Const) and isinstance(value.formula.value, str)
+    if value.formula is None or value.rank or said or _is_bit(state, value):
+        return value
+    return _combine(ast.Compare(value.node, [ast.NotEq()], [ast.Constant(0)]), [value], truth(value.formula))
 
 
 def _choice(state: Lowering, node: ast.IfExp) -> Value:
@@ -308,7 +339,8 @@ def chosen(test: Value, body: Value, orelse: Value) -> Value:
     node = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
     wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body, orelse])
-    return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped)
+    lanes = met(body.lanes, orelse.lanes)
+    return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped, lanes=lanes)
 
 
 # ------------------------------------------------------------------------------------------- tuples, attributes, subscripts
@@ -332,7 +364,7 @@ def _attribute(state: Lowering, node: ast.Attribute) -> Value:
         return replace(made, rank=0, positional=True, length=value.rank if value.rank != UNKNOWN else None)
     if node.attr == "dtype":
         return replace(made, rank=0, positional=True)
-    return made
+    return replace(made, lanes=value.lanes[::-1]) if node.attr == "T" else made
 
 
 def _attribute_of_tensor(state: Lowering, node: ast.Attribute, tensor: Param) -> NoReturn:

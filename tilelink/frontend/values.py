@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, get_args
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, parts, select, symbols, text, truth
@@ -16,16 +16,19 @@ UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""
 
 
+Holds: TypeAlias = Literal["least", "zero", "said", "again", "low", "made"]
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """Of an axis of a block: its lanes are positions along axis `dim` of a parameter, those of tile `var` ("": of the whole
-    axis). Past its end they hold 0 (`zero`), what was `made` of that, or what the program has `said`. `loaded`: as the load
-    has left them."""
+    axis). Past its end they hold 0 (`zero`), 0 or something else that no element is below (`least`, `low`), what elements may
+    hold as well (`again`), what was `made` of all that, or what the program has `said`. `loaded`: as the load has left them."""
 
     param: str
     dim: str
     var: str
-    holds: Literal["zero", "made", "said"] = "zero"
+    holds: Holds = "zero"
     loaded: bool = True
 
 
@@ -231,16 +234,19 @@ def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Fo
         length=x.length if x.length == y.length else None,
         coordinate=x.coordinate and y.coordinate,
         wrapped=x.wrapped or y.wrapped,
-        lanes=_met(x.lanes, y.lanes),
+        lanes=met(x.lanes, y.lanes),
         together=joined_names((x.together, y.together)),
     )
     return Variable(value, a.loc)
 
 
-def _met(a: Lanes, b: Lanes) -> Lanes:
+def met(a: Lanes, b: Lanes) -> Lanes:
+    """Of a block that is one or the other: the worse of both."""
+
     def one(x: Known, y: Known) -> Known:
         if isinstance(x, Lane) and isinstance(y, Lane) and x != y:
-            return replace(x, holds="said") if x.var == y.var else None
+            both = (x.holds, y.holds)
+            return replace(x, holds=max(both, key=get_args(Holds).index), loaded=False) if x.var == y.var else None
         return x if x == y else None
 
     found: list[Known] = [one(x, y) for x, y in zip(a, b, strict=False)]

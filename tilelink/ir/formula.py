@@ -167,7 +167,9 @@ def select(test: Like, a: Like, b: Like) -> Formula:
     """`a if test else b`."""
     if of(a) == of(b):
         return of(a)
-    return binary("+", binary("*", truth(of(test)), a), binary("*", negate(test), b))
+    truths = is_truth(of(a)) and is_truth(of(b))
+    either, both = ("or", "and") if truths else ("+", "*")
+    return binary(either, binary(both, truth(of(test)), a), binary(both, negate(test), b))
 
 
 def _quotient(a: Any, b: Any) -> Any:

@@ -104,6 +104,9 @@ class Interpreter:
             for name, value in fn.__globals__.items():
                 if tl.core.is_builtin(value) and isinstance(value, FunctionType):
                     names[name] = partial(value, _semantic=stock.interpreter_semantic)
+                elif isinstance(value, tl.constexpr):
+                    # What one makes with a tensor is a constant to Python, which it cannot be.
+                    names[name] = value.value
                 elif isinstance(value, ModuleType) and value.__name__.startswith("triton.language.extra"):
                     # Builtins besides the language itself, such as libdevice.
                     stock._patch_builtin(value, stock.interpreter_semantic.builder, self._scope)
