@@ -358,3 +358,25 @@ def test_a_position_past_an_axis_of_a_known_length(at: int) -> None:
     assert lost(x).shape == (2, N)
     for operator, arguments in ((plus, (x, rows)), (nothing, (x, rows)), (lost, (x,))):
         operator.validate(*arguments)
+
+
+@tilelink.program("e N -> e N")
+def scattered(x: Any, out: Any, *, by: int) -> None:
+    """Each row at another place, if by is no multiple of 5."""
+    e, n = tl.tile_id(x)
+    tl.tile_store(out, (e * by % 5, n), tl.tile_load(x, (e, n)))
+
+
+@tilelink.operator("e N -> e N")
+def scattering(x: Any, *, by: int) -> Any:
+    return scattered(x, by=by)
+
+
+def test_a_product_that_32_bits_do_not_hold() -> None:
+    x = torch.arange(20.0).view(5, 4)
+    for got in tilelink.launch(lambda: scattering(x, by=500_000_003), 2):
+        torch.testing.assert_close(got, x[[0, 2, 4, 1, 3]])
+    verdict = scattering.verify(x, by=1_000_000_007, ranks=2)
+    assert verdict.error is not None
+    assert verdict.error.code == "TL617"
+    assert "1000000007" in verdict.error.message

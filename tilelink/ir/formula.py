@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilelink.errors import Loc
+
 Number: TypeAlias = "int | np.ndarray[Any, np.dtype[np.int64]]"
 
 
@@ -221,18 +223,37 @@ COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
 """What an operator makes of its operands, numbers or arrays of them."""
 
 
-def evaluate(formula: Like, env: Mapping[str, Number]) -> Any:
+BITS = 1 << 31
+"""What a kernel's integers are below."""
+
+
+class Beyond(ArithmeticError):
+    """A formula that comes to more than a kernel's 32 bits hold. `loc`: whose it is, `said`: in which words."""
+
+    loc: Loc | None = None
+    said: str = ""
+
+    def __init__(self, formula: Formula) -> None:
+        super().__init__(formula)
+        self.formula = formula
+
+
+def evaluate(formula: Like, env: Mapping[str, Number], *, in_kernel: bool = False) -> Any:
     """The value with the symbols of `env` put in: an int if all of them are ints, else an array.
 
     Raises:
         KeyError: a symbol is missing from `env`.
+        Beyond: `in_kernel`, and a kernel would get another number.
     """
     f = of(formula)
     if isinstance(f, Const):
         return f.value
     if isinstance(f, Sym):
         return env[f.name]
-    value: Any = COMPUTE[f.op](evaluate(f.left, env), evaluate(f.right, env))
+    left, right = evaluate(f.left, env, in_kernel=in_kernel), evaluate(f.right, env, in_kernel=in_kernel)
+    value: Any = COMPUTE[f.op](left, right)
+    if in_kernel and f.op in ("+", "-", "*") and np.size(value) and not -BITS <= np.min(value) <= np.max(value) < BITS:
+        raise Beyond(f)
     return value if isinstance(value, np.ndarray) else int(value)  # pyright: ignore[reportUnknownVariableType]
 
 

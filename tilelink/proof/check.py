@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir.formula import Beyond
 from tilelink.ir.lowered import Await, Check, Lowered, Read, Signal, Write
 from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.proof.bounds import outside, untaken
@@ -93,7 +94,21 @@ QUESTIONS = (
 
 
 def check(lowered: Lowered) -> Verdict:
-    """What is shown of a lowered plan, or the diagnostic TL604 to TL614 of what is not, with an interleaving."""
+    """What is shown of a lowered plan, or the diagnostic TL604 to TL614 of what is not, with an interleaving; or TL617."""
+    try:
+        return _check(lowered)
+    except Beyond as beyond:
+        error = TilelinkError(
+            "TL617",
+            f"`{beyond.formula}` is beyond 32 bits" + (f", in {beyond.said}" if beyond.said else ""),
+            loc=beyond.loc or lowered.loc,
+            why="a kernel's integers have 32 bits and go round: it would get another number than the proof",
+            hint="keep sums and products of positions and sizes below 2147483648, by `//` or `%` of what they are made of",
+        )
+        return Verdict(False, (), error)
+
+
+def _check(lowered: Lowered) -> Verdict:
     proofs: list[Proof] = []
     started = time.perf_counter()
     table = Table.of(lowered)

@@ -66,10 +66,15 @@ class Row:
     found: dict[int, tuple[Formula, Array]] = field(init=False, default_factory=dict[int, "tuple[Formula, Array]"])
     """By the id of a formula, which has to live as long, the formula and what it comes to."""
 
-    def __call__(self, formula: Formula) -> Array:
-        """What a formula of the op's comes to."""
+    def __call__(self, formula: Formula, said: str = "") -> Array:
+        """What a formula of the op's comes to; `said`: as the program has it."""
         if id(formula) not in self.found:
-            self.found[id(formula)] = formula, whole(F.evaluate(formula, self.values), self.depth)
+            try:
+                value = F.evaluate(formula, self.values, in_kernel=True)
+            except F.Beyond as beyond:
+                beyond.loc, beyond.said = self.op.loc or self.loop.loc, said or " ".join(self.said[-1:])
+                raise
+            self.found[id(formula)] = formula, whole(value, self.depth)
         return self.found[id(formula)][1]
 
     def where(self, *tests: Array) -> Row:
@@ -242,13 +247,13 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             often, around = at(op.count), (*at.around, (places[0], axis))
             values = {**at.values, op.var: along(max(int(often.max(initial=0)), 0), axis, at.depth)}
             for name, value in op.lets:
-                values[name] = F.evaluate(value, values)
+                values[name] = F.evaluate(value, values, in_kernel=True)
             turns, data = at.where(values[op.var] < often), at.data + _some(op.by_data)
             inner = replace(turns, values=values, data=data, around=around, said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
             # Each by itself: mostly on fewer axes than all together.
-            tests = [] if op.test is None else [at(F.truth(test)) != 0 for test in F.conjuncts(op.test)]
+            tests = [] if op.test is None else [at(F.truth(test), op.said) != 0 for test in F.conjuncts(op.test)]
             inner = replace(at.where(*tests), data=at.data + _some(op.by_data), said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis, places)
         elif isinstance(op, Copy):
