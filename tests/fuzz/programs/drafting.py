@@ -217,7 +217,7 @@ class Draft:
             )
             loop = f"for i in {self.times()}:"
             head = rng.choice(
-                [f"if {self.test()}:", f"if tl.sum(tl.sum(tl.where({x} > 0, {x}, 0), 1), 0) > 0:", loop, "", ""]
+                [f"if {self.test()}:", f"if tl.max(tl.max(tl.where({x} > 0, {x}, 0), 1), 0) > 0:", loop, "", ""]
             )
             lines += [head, *indented([step])] if head else [step]
         return lines, x
@@ -236,7 +236,7 @@ class Draft:
         if kind < 0.7:
             self.by_data.add(t)
             return [
-                f"if tl.sum(tl.sum(tl.where({x} > 0, {x}, 0), 1), 0) > 0:",
+                f"if tl.max(tl.max(tl.where({x} > 0, {x}, 0), 1), 0) > 0:",
                 *indented([one]),
                 "else:",
                 *indented([other]),

@@ -97,7 +97,7 @@ def _twice(site: Site, rng: random.Random) -> bool:
 def _guard(site: Site, rng: random.Random) -> bool:
     names = [n.id for n in ast.walk(site.node) if isinstance(n, ast.Name) and n.id[0] in "vxa"]
     data = (
-        f"tl.sum(tl.sum(tl.where({rng.choice(names)} > 0, 1, 0), 1), 0) > 0"
+        f"tl.max(tl.max(tl.where({rng.choice(names)} > 0, 1, 0), 1), 0) > 0"
         if names and rng.random() < 0.3
         else "tl.rank() == 0"
     )
