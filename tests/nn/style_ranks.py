@@ -352,6 +352,8 @@ def check_refusals(mesh: DeviceMesh) -> None:
     assert refused(tied, {"1": "colwise"}, mesh).startswith(
         "TL241: 0.weight and 1.weight are one parameter, and the plan splits them in two ways"
     )
+    normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 4)))
+    assert refused(normed, {"0": "colwise"}, mesh).startswith("TL241: 0 has a weight that is made of other parameters")
     several = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
     assert "it has 2 dimensions\n" in refused(model, odd, several)
     assert 'do:  pass one of them: mesh["tensor"]' in refused(model, odd, several)

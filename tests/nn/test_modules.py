@@ -293,6 +293,13 @@ def test_an_empty_batch_and_rows_that_lie_apart() -> None:
         assert torch.equal(layer(x), layer(x.contiguous()))
         column = ColumnParallelLinear.of(whole.up)
         assert column(x.new_zeros(3, 0, 4, 16)).shape == (3, 0, 8, 12)
+        alike = ParallelMLP.of(whole.up, whole.down, sequence_parallel=False)
+        for shape in ((0, 4, 16), (0, 16), (16,)):
+            y, mine = differentiated(alike, x.new_ones(shape))
+            assert torch.allclose(y, whole(x.new_ones(shape)), atol=1e-5)
+            assert mine.grad.shape == shape
+        y, mine = differentiated(SequenceParallelAttention(16, 4), x.new_zeros(0, 4, 16))
+        assert y.shape == mine.grad.shape == (0, 4, 16)
 
     tilelink.launch(main, 2)
 

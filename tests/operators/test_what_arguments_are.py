@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.selection import table
 from tilelink.nn import functional
 from tilelink.ops import ag_gemm
 from tilelink.ops.programs import reduce
@@ -89,6 +90,14 @@ def test_products_of_bytes_wrap_as_those_of_torch() -> None:
     for found in tilelink.launch(lambda: ag_gemm(x, w), 2):
         assert torch.equal(found, torch.cat([x, x]) @ w)
         assert found[0, 0] == 3 * 3 * 64 - 512
+
+
+@table("shape, strides", [((4, 1), (1, 7)), ((1, 1), (3, 7)), ((0, 8), (0, 0)), ((4, 0), (5, 5))])
+def test_what_torch_calls_contiguous_needs_no_copy(shape: tuple[int, int], strides: tuple[int, int]) -> None:
+    """An axis of one element has any stride, and an empty tensor any strides, as of a row that was turned."""
+    x, w = torch.empty_strided(shape, strides).fill_(2), torch.ones(shape[1], 3)
+    for found in tilelink.launch(lambda: ag_gemm(x, w), 2):
+        assert torch.equal(found, torch.cat([x, x]) @ w)
 
 
 # ------------------------------------------------------------------------------------------------------- plans in a rank

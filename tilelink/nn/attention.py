@@ -247,8 +247,8 @@ class SequenceParallelAttention(nn.Module):
         # Sequences of a batch are heads of one: [S/R, batch and heads, width].
         query, key, value = (t.movedim(-3, 0).flatten(1, -2).contiguous() for t in (query, key, value))
         seen = F.ag_attention(query, key, value, group=self.group, causal=self.causal, S=length)
-        batch = made.shape[:-2]
-        return self.output(seen.unflatten(1, (*batch, -1)).movedim(0, -3).flatten(-2).movedim(-2, self.dim))
+        ahead = (*made.shape[:-2], self.lengths[0] // self.width)
+        return self.output(seen.unflatten(1, ahead).movedim(0, -3).flatten(-2).movedim(-2, self.dim))
 
 
 def _joined(lengths: list[int]) -> dict[str, dict[str, int]]:

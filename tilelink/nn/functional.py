@@ -111,7 +111,8 @@ def _of_attended(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
     rows, heads, groups = q.shape[0], q.shape[1], k.shape[1]
     length = call.given.get("S")
     keys, values = (all_gather(t, group=call.group, M=length) for t in (k, v))
-    keys, values = (t.repeat_interleave(heads // groups, 1) for t in (keys, values))
+    shared = heads // max(groups, 1)  # of no sequences there are none of either
+    keys, values = (t.repeat_interleave(shared, 1) for t in (keys, values))
     scale = call.given.get("scale", q.shape[2] ** -0.5)
     score = torch.einsum("shd,thd->hst", q, keys) * scale
     if call.given.get("causal", True):
@@ -123,8 +124,8 @@ def _of_attended(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
     spread = weight * (spread - (spread * weight).sum(-1, keepdim=True)) * scale
     found = [torch.einsum("hst,thd->shd", spread, keys)]
     for by, what in ((spread, q), (weight, grad)):
-        whole = torch.einsum("hst,shd->thd", by, what).unflatten(1, (groups, -1)).sum(2)
-        found.append(reduce_scatter(whole.flatten(1), group=call.group).unflatten(1, (groups, -1)))
+        whole = torch.einsum("hst,shd->thd", by, what).unflatten(1, (groups, shared)).sum(2)
+        found.append(reduce_scatter(whole.flatten(1), group=call.group).unflatten(1, whole.shape[1:]))
     return tuple(g.to(call.tensors[0].dtype) for g in found)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.nn.utils.parametrize import is_parametrized
 
 from tilelink.errors import TilelinkError
 from tilelink.nn.groups import group_name
@@ -108,6 +109,12 @@ class _Entry:
                 f"{self.name} is {type(self.module).__name__}, and {type(self.style).__name__} splits linear layers",
                 "its output or input features are what each rank has a part of",
                 "name the linear layers inside it",
+            )
+        if is_parametrized(self.module):
+            raise _misfit(
+                f"{self.name} has a weight that is made of other parameters",
+                "each rank has a part of a parameter, and of none from which a parametrization makes another",
+                "split the model first, or call torch.nn.utils.parametrize.remove_parametrizations",
             )
         if not isinstance(self.module, nn.Linear):
             return

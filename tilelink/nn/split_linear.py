@@ -29,19 +29,24 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, mine = ctx.saved_tensors
-        rows, columns, weight = grad.flatten(0, -2), None, None
+        rows, columns, weight = _rows(grad), None, None
         if ctx.needs_input_grad[0]:
             columns = rows @ mine if ctx.summed else F.gemm_ar(rows.contiguous(), mine, group=ctx.group)
             columns = columns.view(x.shape)
         if ctx.needs_input_grad[1]:
-            weight = ctx.whole.gradient(rows.t() @ x.flatten(0, -2))
+            weight = ctx.whole.gradient(rows.t() @ _rows(x))
         return columns, weight, None, None
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, group: str, summed: bool) -> torch.Tensor:
     if not summed:
         return nn.functional.linear(x, weight)
-    return F.gemm_ar(x.flatten(0, -2), weight.t(), group=group).view(*x.shape[:-1], -1)
+    return F.gemm_ar(_rows(x), weight.t(), group=group).view(*x.shape[:-1], weight.shape[0])
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """`[…, features]`, perhaps of one row, as a matrix."""
+    return torch.atleast_2d(x).flatten(0, -2)
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, group: str, summed: bool) -> torch.Tensor:

@@ -35,7 +35,7 @@ def exponent(q: Any, scale: float | None) -> float:
 
 def check_heads(q: Any, k: Any) -> None:
     """Raises ValueError where heads of queries cannot share those of keys evenly: some would see none of their own."""
-    if q.size("h") % k.size("g"):
+    if q.size("h") % (k.size("g") or q.size("h") + 1):
         raise ValueError(f"attention of {q.size('h')} heads over {k.size('g')}: the first is a multiple of the second")
 
 

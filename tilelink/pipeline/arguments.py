@@ -255,7 +255,10 @@ def _check_tensor(of: Operator, k: int, t: Any) -> None:
 
 def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:
     """What a plan may know of the tensor's memory."""
-    unit, apart = _laid(t.stride(), t.element_size())
+    strides = list(t.stride())
+    if strides and t.is_contiguous():
+        strides[-1] = 1  # torch puts anything there if the axis has one element, or the tensor none
+    unit, apart = _laid(strides, t.element_size())
     return Layout(unit, apart and t.data_ptr() % 16 == 0, t.is_contiguous(), symmetric and t.is_contiguous())
 
 

@@ -87,7 +87,8 @@ def matmul_reduce_scatter(
     last = dim == whole.dim() - 1
     rows = flat(whole, dim, last=last)
     if last:
-        own = ops.gemm_rs(weight.t(), rows.t(), session=session).t().contiguous().view(*whole.shape[:-1], -1)
+        own = ops.gemm_rs(weight.t(), rows.t(), session=session).t().contiguous()
+        own = own.view(*whole.shape[:-1], own.shape[1])
     else:
         own = ops.gemm_rs(rows, weight, session=session)
         if whole.dim() > 2:
