@@ -149,12 +149,14 @@ def test_it_is_quick() -> None:
 
 
 def test_the_recorded_agreement_is_as_good_as_before() -> None:
-    """No form is chosen otherwise than by the models before this one, a tile only where the unfused form runs, and schedules are
-    ranked better."""
+    """A form is chosen otherwise than by the models before this one where theirs was the slower one, a tile only where the
+    unfused form runs, and schedules are ranked better."""
     found: dict[str, Any] = json.loads(agreement.OUT.read_text())
     told = agreement.summary(found["old"], found["new"])
     assert told == found["summary"]
-    assert told["decided_otherwise"] == []
+    assert told["decided_otherwise"] == ["MLP-1 M=512"]
+    rows = [r for r in found["new"]["forms"] if (r["file"], r["case"]) == ("sweep-ag_gemm-h200-4", "MLP-1 M=512")]
+    assert [(r["form"], r["regret"]) for r in rows] == [("overlapped", 0.0)]
     tiled = [
         r for r in found["new"]["forms"] if r["case"] in told["tiled_otherwise"] and r["file"] == "sweep-ag_gemm-h200-2"
     ]

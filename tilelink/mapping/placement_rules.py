@@ -24,7 +24,7 @@ def check_schedule(plan: Plan) -> None:
     """It speaks of what there is.
 
     Raises:
-        TilelinkError: TL311 the schedule names no step of the operator, TL320 less than one of something.
+        TilelinkError: TL311, the schedule names no step of the operator.
     """
     wiring, schedule = plan.wiring, plan.schedule
     steps, tensors = [s.path for s in wiring.steps], [t.name for t in wiring.tensors]
@@ -32,9 +32,6 @@ def check_schedule(plan: Plan) -> None:
     unknown += [(name, "gives flags to", "tensor", tensors) for name, _ in schedule.channels if name not in tensors]
     for name, does, kind, known in unknown:
         raise _unknown(f"the schedule {does} `{name}`", kind, known, wiring)
-    _at_least_one(f"`{wiring.name}` with", schedule.slots, "slots", wiring.loc)
-    for name, span in schedule.channels:
-        _at_least_one(f"flags of `{name}` for", span, "elements", wiring.loc)
 
 
 def check_placements(plan: Plan) -> None:
@@ -42,7 +39,8 @@ def check_placements(plan: Plan) -> None:
 
     Raises:
         TilelinkError: TL310 no tile order, TL311 no step of the operator, TL312 a step cannot be placed so, TL313 more SMs than
-            the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension, TL320 less than one of something.
+            the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension, TL320 nor
+            are warps.
     """
     for s in plan.wiring.steps:
         copy_program, placement = s.program.copy_program, s.placement
@@ -63,7 +61,7 @@ def check_placements(plan: Plan) -> None:
             _check_fused(s, placement, plan.wiring)
             continue
         assert placement is not None
-        _check_numbers(s)
+        _check_warps(s)
         parse(placement.order, s.loc)
         if isinstance(placement, Sms):
             _check_sms(s, placement, plan)
@@ -149,22 +147,15 @@ def _leads(s: Step) -> bool:
     return isinstance(s.placement, Sms) and s.placement.joins is None and s.moves is None
 
 
-def _check_numbers(s: Step) -> None:
-    placement, loc = s.placement, s.loc
-    if isinstance(placement, (CopyEngine, Library)):
-        _at_least_one(f"`{s.path}` over", placement.streams, "streams", loc)
-    if isinstance(placement, Sms):
-        _at_least_one(f"`{s.path}` on", placement.count, "SMs", loc)
-        _at_least_one(f"`{s.path}` in", placement.stages, "stages", loc)
-        _at_least_one(f"`{s.path}` with", placement.warps, "warps", loc)
-        if _no_power_of_two(placement.warps):
-            raise TilelinkError(
-                "TL320",
-                f"the schedule has `{s.path}` with {placement.warps} warps",
-                loc=loc,
-                why="Triton takes a power of two",
-                hint=_powers_around(placement.warps),
-            )
+def _check_warps(s: Step) -> None:
+    if isinstance(s.placement, Sms) and _no_power_of_two(s.placement.warps):
+        raise TilelinkError(
+            "TL320",
+            f"the schedule has `{s.path}` with {s.placement.warps} warps",
+            loc=s.loc,
+            why="Triton takes a power of two",
+            hint=_powers_around(s.placement.warps),
+        )
 
 
 def _no_power_of_two(size: int) -> bool:
@@ -173,17 +164,6 @@ def _no_power_of_two(size: int) -> bool:
 
 def _powers_around(size: int) -> str:
     return f"use {1 << (size.bit_length() - 1)} or {1 << size.bit_length()}"
-
-
-def _at_least_one(what: str, number: int | None, unit: str, loc: Loc) -> None:
-    if number is not None and number < 1:
-        raise TilelinkError(
-            "TL320",
-            f"the schedule has {what} {number} {unit}",
-            loc=loc,
-            why="nothing runs with less than one",
-            hint="ask for one or more",
-        )
 
 
 def _check_tiles(s: Step, placement: Placement) -> None:
