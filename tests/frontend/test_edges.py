@@ -68,6 +68,7 @@ CHANGED = [
     "tl.sum(tl.sum(tl.expand_dims(tl.exp(x), 2), 2), 1)",
     "tl.sum(tl.broadcast_to(tl.exp(x), x.shape), 1)",
     "tl.sum(tl.zeros_like(x) + 1.0, 1)",
+    "tl.sum(tl.full(x.shape, 1.0, tl.float32), 1)",
     "tl.xor_sum((x < 1).to(tl.int32), 1).to(tl.float32)",
 ]
 ALIKE = [

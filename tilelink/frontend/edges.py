@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import FLAT, Lane, Lanes, Value, constant_of, integer_of
+from tilelink.frontend.values import FLAT, Holds, Lane, Lanes, Value, constant_of, integer_of
 from tilelink.ir.formula import COMPUTE
 from tilelink.ir.program import Gather, Index, OfTile, Param, Together, Whole
 
@@ -128,9 +128,7 @@ def _where(test: Value, a: Value, b: Value) -> Lanes:
 
     def along(value: Value) -> Lanes:
         number = constant_of(value.node)
-        if not isinstance(number, int | float):
-            return value.lanes or (None,) * axes
-        return ("said" if not number or abs(number) > LARGE else "again",) * axes  # pyright: ignore[reportReturnType]
+        return (_filled(number),) * axes if isinstance(number, int | float) else value.lanes or (None,) * axes  # pyright: ignore[reportReturnType]
 
     def one(asked: Any, *arms: Any) -> Any:
         lane = next((e for e in (asked, *arms) if isinstance(e, Lane)), None)
@@ -142,6 +140,11 @@ def _where(test: Value, a: Value, b: Value) -> Lanes:
 
     sides = (test.lanes, along(a), along(b))
     return tuple(map(one, *sides)) if all(len(lanes) == axes for lanes in sides) else elementwise("", test, a, b)
+
+
+def _filled(number: float) -> Holds:
+    """What lanes hold that are filled with a number: one that counts for nothing is the program's word for it."""
+    return "said" if not number or abs(number) > LARGE else "again"
 
 
 def _of_arms(holds: Sequence[Any]) -> Any:
@@ -186,7 +189,8 @@ def of_call(
         inside = isinstance(low, int | float) and isinstance(high, int | float) and low <= 0 <= high
         return args[0].lanes if inside else changed(args[0].lanes, zero="made", least="low")
     if name in SHAPED and args:
-        holds: Any = "said" if name == "full" else "zero"
+        number = constant_of(args[1].node) if name == "full" and len(args) > 1 else None
+        holds: Any = _filled(number) if isinstance(number, int | float) else "said" if name == "full" else "zero"
         return tuple(replace(e, holds=holds, loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
     if name in ("trans", "permute") and args and len(args[0].lanes) == 2:
         first = args[1].node if len(args) > 1 else None

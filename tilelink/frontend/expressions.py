@@ -361,7 +361,9 @@ def _attribute(state: Lowering, node: ast.Attribute) -> Value:
     made = _combine(ast.Attribute(value.node, node.attr, ast.Load()), [value])
     if node.attr == "shape":
         # A shape is known to the compiler; no data flows through it.
-        return replace(made, rank=0, positional=True, length=value.rank if value.rank != UNKNOWN else None)
+        return replace(
+            made, rank=0, positional=True, length=value.rank if value.rank != UNKNOWN else None, lanes=value.lanes
+        )
     if node.attr == "dtype":
         return replace(made, rank=0, positional=True)
     return replace(made, lanes=value.lanes[::-1]) if node.attr == "T" else made

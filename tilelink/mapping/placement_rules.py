@@ -39,8 +39,8 @@ def check_placements(plan: Plan) -> None:
 
     Raises:
         TilelinkError: TL310 no tile order, TL311 no step of the operator, TL312 a step cannot be placed so, TL313 more SMs than
-            the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension, TL320 nor
-            are warps.
+            the device has, TL314 a tile, or TL320 warps, that are no power of two, TL315 a tile of no
+            dimension.
     """
     for s in plan.wiring.steps:
         copy_program, placement = s.program.copy_program, s.placement
