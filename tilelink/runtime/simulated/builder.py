@@ -346,6 +346,10 @@ class Builder(stock.InterpreterBuilder):
         return self._elementwise(super().unary_op, op, arg)
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Any) -> Handle:
+        if lhs.data.dtype == rhs.data.dtype == np.bool_:
+            # A truth value is one bit, and sums go round; the interpreter of Triton 3.6 adds as numpy does (its issue 10919).
+            bits = op(lhs.data.astype(np.int8), rhs.data.astype(np.int8)) & 1
+            return Handle(bits.astype(np.bool_), lhs.dtype.scalar)
         return self._elementwise(super().binary_op, op, lhs, rhs)
 
     def ternary_op(self, lhs: Handle, rhs: Handle, other: Handle, op: Any) -> Handle:
