@@ -238,6 +238,13 @@ class Beyond(ArithmeticError):
         self.formula = formula
 
 
+def _fits(value: Any) -> bool:
+    """Whether a kernel's integers hold a number, or all of an array."""
+    if isinstance(value, np.ndarray):
+        return value.size == 0 or bool(value.min() >= -BITS and value.max() < BITS)
+    return -BITS <= value < BITS
+
+
 def evaluate(formula: Like, env: Mapping[str, Number], *, in_kernel: bool = False) -> Any:
     """The value with the symbols of `env` put in: an int if all of them are ints, else an array.
 
@@ -252,7 +259,7 @@ def evaluate(formula: Like, env: Mapping[str, Number], *, in_kernel: bool = Fals
         return env[f.name]
     left, right = evaluate(f.left, env, in_kernel=in_kernel), evaluate(f.right, env, in_kernel=in_kernel)
     value: Any = COMPUTE[f.op](left, right)
-    if in_kernel and f.op in ("+", "-", "*") and np.size(value) and not -BITS <= np.min(value) <= np.max(value) < BITS:
+    if in_kernel and f.op in ("+", "-", "*") and not _fits(value):
         raise Beyond(f)
     return value if isinstance(value, np.ndarray) else int(value)  # pyright: ignore[reportUnknownVariableType]
 
