@@ -9,10 +9,8 @@ from typing import NoReturn
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.wording import count, meant
+from tilelink.ir.formula import BITS
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Sum, dims_of, evaluated
-
-MOST = 2**31 - 1
-"""Elements along one axis: what kernels count in 32 bits."""
 
 
 @dataclass(slots=True)
@@ -91,9 +89,9 @@ def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
         size = value if hasattr(value, "node") else index(value)
     except TypeError:
         size = -1
-    if not 0 <= size <= MOST:
+    if not 0 <= size < BITS:
         why = "a size is a number of elements, of all ranks together"
-        hint = f"pass a whole number of at most {MOST}"
+        hint = f"pass a whole number of at most {BITS - 1}"
         raise TilelinkError("TL205", f"`{name}={value!r}` is no size", loc=sizes.loc, why=why, hint=hint)
     sizes.known[name] = (size, f"`{name}={size}`")
 
