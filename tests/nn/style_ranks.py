@@ -41,6 +41,7 @@ from tests import two_processes
 from tilelink.nn import (
     ColwiseParallel,
     ParallelAttention,
+    ReplicatedParallel,
     RowwiseParallel,
     SequenceParallel,
     group_name,
@@ -270,6 +271,21 @@ def check_embedding(rank: int, mesh: DeviceMesh) -> None:
     assert type(counted) is nn.Embedding
 
 
+def check_twice(mesh: DeviceMesh) -> None:
+    """A penalty on gradients, of activations and of weights, reaches whatever those gradients depend on."""
+    plan = {"0": "embedding_rowwise", "1.norm": ReplicatedParallel(summed=False)}
+    plan |= {"1.up": ColwiseParallel(), "1.down": RowwiseParallel()}
+    whole, split = (drawn(lambda: nn.Sequential(nn.Embedding(8, 8), Block(), nn.Tanh())) for _ in range(2))
+    parallelize(split, plan, mesh)
+    ids = torch.randint(0, 8, (3, 4), generator=torch.Generator().manual_seed(3))
+    for each in (whole, split):
+        first = torch.autograd.grad(each(ids).pow(3).sum(), [*each.parameters()], create_graph=True)
+        penalty = sum((g.full_tensor() if isinstance(g, DTensor) else g).square().sum() for g in first)
+        torch.as_tensor(penalty).backward()
+    for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
+        close(b.grad, a.grad, key)
+
+
 def check_sharded(rank: int, folder: Path) -> None:
     """FSDP2 around it, over two ranks with other data, a checkpoint with the optimizer's state, and torch's `clip_grad_norm_`."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -385,6 +401,7 @@ def main(rank: int, folder: Path) -> None:
     check_layouts(rank, mesh)
     check_compiled_alone(mesh)
     check_embedding(rank, mesh)
+    check_twice(mesh)
     check_refusals(mesh)
     for name in MODELS:
         check_transformers(name, 25 if name == "Llama" else 1)

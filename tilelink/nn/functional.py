@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from tilelink import ops
 from tilelink.nn.groups import rank_of, ranks_of
@@ -102,6 +103,7 @@ def _of_own(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
 def _of_alike(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """GEMM+AR, with whose result all ranks go on alike, to one loss: its gradient is on every rank already."""
     x, weight = call.tensors
+    grad = alike(grad, call.group)
     return grad @ weight.t() if call.wanted[0] else None, x.t() @ grad if call.wanted[1] else None
 
 
@@ -127,6 +129,28 @@ def _of_attended(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
         whole = torch.einsum("hst,shd->thd", by, what).unflatten(1, (groups, shared)).sum(2)
         found.append(reduce_scatter(whole.flatten(1), group=call.group).unflatten(1, whole.shape[1:]))
     return tuple(g.to(call.tensors[0].dtype) for g in found)
+
+
+class _Alike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: str) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return all_reduce(grad.reshape(-1, grad.shape[-1]), group=ctx.group).view(grad.shape), None
+
+
+def alike(x: torch.Tensor, group: str) -> torch.Tensor:
+    """What all ranks have alike and use in gradients, each with its part of a weight: itself.
+
+    Where those are differentiated once more, to one loss, its own gradient is the ranks' sum. A third time is an error.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return x
+    return _Alike.apply(x, group)  # pyright: ignore[reportReturnType]
 
 
 def replicated(x: torch.Tensor, *, group: str = "") -> torch.Tensor:

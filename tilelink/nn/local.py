@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 
@@ -41,7 +40,6 @@ class _Part(torch.autograd.Function):
         return ctx.whole.part.view_as(ctx.whole.part)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.whole.gradient(grad)
 

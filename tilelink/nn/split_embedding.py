@@ -19,7 +19,7 @@ class _Embedding(torch.autograd.Function):
     def forward(
         ctx: Any, ids: torch.Tensor, weight: torch.Tensor, first: int, total: int, padding: int, group: str
     ) -> torch.Tensor:
-        ctx.whole = Whole(weight)
+        ctx.whole, ctx.group = Whole(weight), group
         part = ctx.whole.part
         ctx.rows = rows = part.shape[0]
         ctx.padding = padding - first if first <= padding < first + rows else -1
@@ -39,6 +39,7 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         at, others = ctx.saved_tensors
+        grad = F.alike(grad, ctx.group)
         if others is not None:
             grad = grad.masked_fill(others[..., None], 0)
         rows = torch.ops.aten.embedding_dense_backward(grad, at, ctx.rows, ctx.padding, False)

@@ -23,18 +23,18 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: str, summed: bool) -> torch.Tensor:
         ctx.group, ctx.summed, ctx.whole = group, summed, Whole(weight)
-        ctx.save_for_backward(x, ctx.whole.part)
+        ctx.save_for_backward(x, weight)
         return _product(x, ctx.whole.part, group, summed)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, mine = ctx.saved_tensors
-        rows, columns, weight = _rows(grad), None, None
+        x, mine = ctx.saved_tensors[0], own(ctx.saved_tensors[1])
+        rows, columns, weight = _rows(F.alike(grad, ctx.group) if ctx.summed else grad), None, None
         if ctx.needs_input_grad[0]:
             columns = rows @ mine if ctx.summed else F.gemm_ar(rows.contiguous(), mine, group=ctx.group)
             columns = columns.view(x.shape)
         if ctx.needs_input_grad[1]:
-            weight = ctx.whole.gradient(rows.t() @ _rows(x))
+            weight = ctx.whole.gradient(rows.t() @ _rows(x if ctx.summed else F.alike(x, ctx.group)))
         return columns, weight, None, None
 
 
