@@ -18,11 +18,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.autograd import forward_ad
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.utils.parametrize import register_parametrization
 from transformers import (
     DynamicCache,
     LlamaConfig,
@@ -41,11 +43,13 @@ from tests import two_processes
 from tilelink.nn import (
     ColwiseParallel,
     ParallelAttention,
+    Replicated,
     ReplicatedParallel,
     RowwiseParallel,
     SequenceParallel,
     group_name,
     install_styles,
+    native,
     parallelize,
     split_embedding,
 )
@@ -286,6 +290,162 @@ def check_twice(mesh: DeviceMesh) -> None:
         close(b.grad, a.grad, key)
 
 
+class Tables(nn.Module):
+    """Two parameters with one gradient, a bias, and a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.out = nn.Parameter(torch.ones(4, 8)), nn.Parameter(torch.ones(4, 8)), nn.Linear(8, 8)
+        self.last = nn.Parameter(torch.zeros(4, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.a + self.b) + self.last
+
+
+def check_gradients_apart(mesh: DeviceMesh) -> None:
+    """No gradient shares memory with another, nor with one that the user passes: they are added up and clipped as unsplit."""
+    for backend in (None, "aot_eager", "inductor"):
+        for style in ("colwise_rep", "rowwise_rep"):
+            whole, split = drawn(Tables), parallelize(drawn(Tables), {"out": style}, mesh)
+            run = split if backend is None else torch.compile(split, backend=backend, fullgraph=True)
+            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+            for model, called in ((whole, whole), (split, run)):
+                passed = torch.ones(8).expand(4, 8)
+                for _ in range(2):
+                    called(x).backward(passed)
+                assert (passed == 1).all()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
+                close(b.grad, a.grad, f"{backend} {style} {key}")
+
+
+class Unused(nn.Module):
+    """Of two norms one is used; or both, with one weight."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.tied, self.a, self.b = tied, nn.LayerNorm(8), nn.LayerNorm(8)
+        if tied:
+            self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x)) if self.tied else self.a(x)
+
+
+def check_used(rank: int, mesh: DeviceMesh) -> None:
+    """What a call does not use has no gradient, for optimizers to leave alone; what is one parameter stays one."""
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    for tied in (False, True):
+        whole = drawn(lambda t=tied: Unused(t))
+        whole(x).square().sum().backward()
+        for split in (
+            parallelize(drawn(lambda t=tied: nn.Sequential(Unused(t))), {"0": SequenceParallel(sequence_dim=0)}, mesh),
+            drawn(lambda t=tied: Replicated(Unused(t))),
+        ):
+            split(x.chunk(2)[rank]).square().sum().backward()
+            held = [*split.parameters()]
+            assert len(held) == len([*whole.parameters()])
+            for (key, a), b in zip(whole.named_parameters(), held, strict=True):
+                assert (a.grad is None) == (b.grad is None), key
+                if a.grad is not None:
+                    close(b.grad, a.grad, key)
+
+
+def check_changed_between(rank: int, mesh: DeviceMesh) -> None:
+    """Weights that change between a call and its gradient are torch's error, not a wrong gradient."""
+    split = Shard(0)
+    styles = (
+        ColwiseParallel(), ColwiseParallel(input_layouts=split), RowwiseParallel(output_layouts=split), RowwiseParallel(),
+    )  # fmt: skip
+    layer: Any
+    for style in styles:
+        layer = parallelize_module(drawn(lambda: nn.Linear(8, 8)), mesh, style)
+        x = torch.randn(4, 8).chunk(2, 0 if style.input_layouts[0] == split else -1)[rank]
+        x = torch.randn(4, 8) if type(style.input_layouts[0]) is Replicate else x
+        y = layer(x.clone().requires_grad_())
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def check_checkpointed(mesh: DeviceMesh) -> None:
+    """Activations that are computed again, as transformers' `gradient_checkpointing_enable` has it."""
+    model: Any
+    whole, split = drawn(MODELS["Llama"]), parallelize(drawn(MODELS["Llama"]), None, mesh)
+    for model in (whole, split):
+        model.gradient_checkpointing_enable()
+        model.train()
+        model(tokens(1), labels=tokens(1)).loss.backward()
+    for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
+        close(b.grad, a.grad, key)
+
+
+def check_uneven_dtensors(rank: int, mesh: DeviceMesh) -> None:
+    """Results that are DTensors know how long they are where ranks have parts of different sizes."""
+    x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(3))
+    rows = RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
+    y = parallelize_module(drawn(lambda: nn.Linear(8, 8)), mesh, rows)(x.chunk(2, -1)[rank])
+    z = parallelize_module(nn.LayerNorm(8), mesh, SequenceParallel())(distribute_tensor(x, mesh, [Shard(1)]))
+    for got, want in ((y, drawn(lambda: nn.Linear(8, 8))(x)), (z, nn.LayerNorm(8)(x))):
+        assert got.shape == want.shape
+        close(got.square().mean(), want.square().mean())
+
+
+class Renormed(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        self.weight.data = self.weight.data / 2
+        return super().forward(input)
+
+
+class Halves(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(0)
+
+
+def check_odd_modules(mesh: DeviceMesh) -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    model = parallelize(nn.Sequential(Renormed(8, 8), nn.Linear(8, 8)), {"1": "colwise"}, mesh)
+    with pytest.raises(tilelink.TilelinkError, match="TL243: 0 sets its parameter weight when it is called"):
+        model(x)
+    # A parametrization of a whole weight gives one that every rank has whole.
+    whole, split = (drawn(lambda: nn.Sequential(nn.Linear(8, 8, False))) for _ in range(2))
+    parallelize(split, {"0": "colwise_rep"}, mesh)
+    for each in (whole, split):
+        register_parametrization(each[0], "weight", Halves())
+        each(x).square().sum().backward()
+    close(split(x), whole(x))
+    close(split[0].parametrizations.weight.original.grad, whole[0].parametrizations.weight.original.grad)
+    # One parameter by two names, of a module outside the plan.
+    twice = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))
+    twice[0].again = twice[0].weight
+    parallelize(twice, {"1": "colwise"}, mesh)
+    assert twice[0].again is twice[0].weight
+    narrow = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert parallelize_module(nn.Linear(8, 8), mesh, narrow)(x).dtype == torch.bfloat16
+    other = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+    linear = parallelize_module(nn.Linear(8, 8), other["tensor"], ColwiseParallel())
+    with pytest.raises(tilelink.TilelinkError, match="TL249: an argument lies over"):
+        linear(distribute_tensor(x, other, [Shard(0), Replicate()]))
+
+
+def check_tangents(mesh: DeviceMesh) -> None:
+    """Derivatives in forward mode, which operators do not have, are an error with gradients and without."""
+    for style in (ColwiseParallel(), ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()):
+        x = torch.randn(4, 4 if isinstance(style, RowwiseParallel) else 8)
+        layer = parallelize_module(nn.Linear(8, 8), mesh, style).requires_grad_(False)
+        for off in (torch.no_grad, torch.enable_grad):
+            with off(), pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+                torch.func.jvp(layer, (x,), (x,))
+            with (
+                off(),
+                forward_ad.dual_level(),
+                pytest.raises(NotImplementedError, match="no forward-mode derivatives"),
+            ):
+                layer(forward_ad.make_dual(x, x))
+
+
 def check_sharded(rank: int, folder: Path) -> None:
     """FSDP2 around it, over two ranks with other data, a checkpoint with the optimizer's state, and torch's `clip_grad_norm_`."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -401,7 +561,18 @@ def main(rank: int, folder: Path) -> None:
     check_layouts(rank, mesh)
     check_compiled_alone(mesh)
     check_embedding(rank, mesh)
-    check_twice(mesh)
+    check_odd_modules(mesh)
+    check_uneven_dtensors(rank, mesh)
+    check_tangents(mesh)
+    compiled = native.load(native.built())
+    for steps in (None, compiled):
+        native.steps = lambda steps=steps: steps
+        check_twice(mesh)
+        check_gradients_apart(mesh)
+        check_used(rank, mesh)
+        check_changed_between(rank, mesh)
+        check_checkpointed(mesh)
+    # What follows runs by compiled steps, what was before in Python.
     check_refusals(mesh)
     for name in MODELS:
         check_transformers(name, 25 if name == "Llama" else 1)

@@ -185,18 +185,27 @@ def _(parameters: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
 def _keep_group(ctx: Any, inputs: tuple[Sequence[torch.Tensor], str], output: list[torch.Tensor]) -> None:
     del output
     ctx.group = inputs[1]
+    ctx.set_materialize_grads(False)
 
 
-def _sum_gradients(ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], None]:
+def _sum_gradients(ctx: Any, all_grads: Sequence[torch.Tensor | None]) -> tuple[list[torch.Tensor | None], None]:
+    """A parameter that no rank used has none."""
+    summed = iter(_summed([g for g in all_grads if g is not None], ctx.group))
+    return [None if g is None else next(summed) for g in all_grads], None
+
+
+def _summed(grads: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
     # Rows are what an all-reduce splits among the ranks.
+    if not grads:
+        return []
     if len(grads) == 1:
         rows = grads[0].reshape(grads[0].shape[0] if grads[0].dim() > 1 else 1, -1)
-        return [all_reduce(rows, group=ctx.group).reshape(grads[0].shape)], None
+        return [all_reduce(rows, group=group).reshape(grads[0].shape)]
     flat = torch.cat([g.flatten() for g in grads])
     rows = nn.functional.pad(flat, (0, -flat.numel() % ROW)).view(-1, ROW)
-    summed = all_reduce(rows, group=ctx.group).flatten()[: flat.numel()]
+    summed = all_reduce(rows, group=group).flatten()[: flat.numel()]
     parts = summed.split([g.numel() for g in grads])
-    return [part.view_as(g) for part, g in zip(parts, grads, strict=True)], None
+    return [part.view_as(g) for part, g in zip(parts, grads, strict=True)]
 
 
 _replicated.register_autograd(_sum_gradients, setup_context=_keep_group)

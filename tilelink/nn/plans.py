@@ -20,7 +20,14 @@ from torch.nn.utils.parametrize import is_parametrized
 from tilelink.errors import TilelinkError
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
-from tilelink.nn.styles import ColwiseParallel, ReplicatedParallel, RowwiseParallel, SequenceParallel, SplitModule
+from tilelink.nn.styles import (
+    ColwiseParallel,
+    Local,
+    ReplicatedParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    SplitModule,
+)
 
 STYLES: dict[str, ParallelStyle] = {
     "colwise": ColwiseParallel(),
@@ -130,7 +137,7 @@ class _Entry:
         if isinstance(self.style, ParallelStyle):
             self.style.src_data_rank = src_data_rank
             self.style._apply(self.module, mesh)
-            if isinstance(self.module, SplitModule):
+            if isinstance(self.module, (SplitModule, Local)):
                 self.module.split = replace(self.module.split, name=self.name)
         elif self.parameter is None:
             self.style.install_forward(self.module, mesh)
@@ -274,10 +281,10 @@ def _tie(model: nn.Module, kept: list[_Kept]) -> None:
 
 def _replicate_others(model: nn.Module, mesh: DeviceMesh) -> None:
     """Parameters outside of the plan as DTensors too: torch's functions of all gradients take either kind, not both."""
-    for module in list(model.modules()):
+    for name, module in list(model.named_modules()):
         own = list(module.parameters(recurse=False))
         if own and not any(isinstance(p, DTensor) for p in own):
-            ReplicatedParallel(summed=False)._apply(module, mesh)
+            _Entry(name, module, None, ReplicatedParallel(summed=False)).apply(mesh, None)
 
 
 def _no_mesh(text: str, hint: str) -> TilelinkError:

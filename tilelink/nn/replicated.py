@@ -17,6 +17,9 @@ class Replicated(Layer):
 
     Without it each rank's gradient is that of its own rows, and the ranks' parameters drift apart.
 
+    A reentrant checkpoint inside the module, which calls it once more by itself, is summed over no ranks: put it around, or use
+    `use_reentrant=False`.
+
     Args:
         module: with no tensor-parallel layer inside.
         group: the ranks, as of `ColumnParallelLinear`.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tilelink.nn import functional as F
-from tilelink.nn.local import Whole, local
+from tilelink.nn.local import Whole, own
 
 
 class _Embedding(torch.autograd.Function):
@@ -55,5 +55,5 @@ def embedding(
     Raises:
         IndexError: on the CPU, an id that is no row.
     """
-    weight = local(weight) if torch.compiler.is_compiling() else weight
+    weight = own(weight, fresh=True) if torch.compiler.is_compiling() else weight
     return _Embedding.apply(ids, weight, first, total, -1 if padding is None else padding, group)  # pyright: ignore[reportReturnType]

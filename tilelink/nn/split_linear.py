@@ -7,41 +7,72 @@ from typing import Any
 import torch
 from torch import nn
 
+from tilelink import ops
 from tilelink.nn import functional as F
-from tilelink.nn.local import Whole, local, own
+from tilelink.nn import native
+from tilelink.nn.groups import session_of
+from tilelink.nn.local import Whole, own
 from tilelink.nn.operators import autocast
 from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, to_rows, total_rows
+from tilelink.torch_ops.dispatch import is_plain, refuse_tangents
+
+
+class _Layer(Whole):
+    """What autograd keeps of a layer, beside its input and its weight.
+
+    `summed`: results are added up over the ranks (GEMM+AR); else the gradients of the input are.
+    """
+
+    __slots__ = ("group", "summed")
+
+    def __init__(self, weight: torch.Tensor, group: str, summed: bool) -> None:
+        super().__init__(weight)
+        self.group, self.summed = group, summed
+
+    def product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """`rows @ weight`, summed over the ranks."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return F.gemm_ar(rows, weight, group=self.group)
+        return ops.gemm_ar(rows, weight, session=session_of(self.group))  # for autograd there is nothing to keep
+
+    def result(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if not self.summed:
+            return nn.functional.linear(x, weight)
+        return self.product(_rows(x), weight.t()).view(*x.shape[:-1], weight.shape[0])
+
+    def gradients(
+        self, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...] = (True, True)
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Of `x` and of the whole weight, by that of the result."""
+        mine, rows, columns, whole = (
+            own(weight, fresh=True),
+            _rows(F.alike(grad, self.group) if self.summed else grad),
+            None,
+            None,
+        )
+        if wanted[0]:
+            columns = rows @ mine if self.summed else self.product(rows.contiguous(), mine)
+            columns = columns.view(x.shape)
+        if wanted[1]:
+            whole = self.gradient(rows.t() @ _rows(x if self.summed else F.alike(x, self.group)))
+        return columns, whole
 
 
 class _Linear(torch.autograd.Function):
     """`x @ weight.T` of every rank's own `weight`, in which all of the layer is one step of autograd.
 
-    `weight`, `[out, in]`, may be a parameter that is a DTensor. `summed`: results are added up over the ranks (GEMM+AR); else
-    the gradients of `x` are.
+    `weight`, `[out, in]`, may be a parameter that is a DTensor.
     """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: str, summed: bool) -> torch.Tensor:
-        ctx.group, ctx.summed, ctx.whole = group, summed, Whole(weight)
+        ctx.layer = _Layer(weight, group, summed)
         ctx.save_for_backward(x, weight)
-        return _product(x, ctx.whole.part, group, summed)
+        return ctx.layer.result(x, ctx.layer.part)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, mine = ctx.saved_tensors[0], own(ctx.saved_tensors[1])
-        rows, columns, weight = _rows(F.alike(grad, ctx.group) if ctx.summed else grad), None, None
-        if ctx.needs_input_grad[0]:
-            columns = rows @ mine if ctx.summed else F.gemm_ar(rows.contiguous(), mine, group=ctx.group)
-            columns = columns.view(x.shape)
-        if ctx.needs_input_grad[1]:
-            weight = ctx.whole.gradient(rows.t() @ _rows(x if ctx.summed else F.alike(x, ctx.group)))
-        return columns, weight, None, None
-
-
-def _product(x: torch.Tensor, weight: torch.Tensor, group: str, summed: bool) -> torch.Tensor:
-    if not summed:
-        return nn.functional.linear(x, weight)
-    return F.gemm_ar(_rows(x), weight.t(), group=group).view(*x.shape[:-1], weight.shape[0])
+        return *ctx.layer.gradients(grad, *ctx.saved_tensors, ctx.needs_input_grad), None, None
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -51,10 +82,15 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, group: str, summed: bool) -> torch.Tensor:
     if torch.compiler.is_compiling():
-        weight = local(weight)
+        weight = own(weight, fresh=True)
+    elif torch.is_grad_enabled() and (compiled := native.steps()) is not None:
+        layer = _Layer(weight, group, summed)
+        if is_plain((x, layer.part)):
+            return compiled.linear(x, weight, layer.part, layer, summed)
     x, weight = autocast((x, weight), (True, True))
+    refuse_tangents((x, weight))
     if not torch.is_grad_enabled():
-        return _product(x, own(weight), group, summed)
+        return _Layer(weight, group, summed).result(x, own(weight, fresh=True))
     return _Linear.apply(x, weight, group, summed)  # pyright: ignore[reportReturnType]
 
 
@@ -70,7 +106,7 @@ def gathered(
 ) -> torch.Tensor:
     """AG+GEMM: `x`, `[…, S/R, …, in]`, is gathered along `dim`; `weight`, `[out/R, in]`, has some output features."""
     total = total_rows(x, dim, ranks, length)
-    y = F.ag_gemm(to_rows(x, dim), own(weight).t(), group=group, M=length)
+    y = F.ag_gemm(to_rows(x, dim), own(weight, fresh=True).t(), group=group, M=length)
     return from_rows(_plus(y, bias), x, dim, total)
 
 
@@ -85,7 +121,7 @@ def scattered(
     """GEMM+RS: `weight`, `[out, in/R]`, has some input features; sums go to the ranks of their positions along `dim`."""
     require_axis(x, dim)
     require_whole_positions(x, dim, x.shape[dim], ranks)
-    y = F.gemm_rs(to_rows(x, dim), own(weight).t(), group=group)
+    y = F.gemm_rs(to_rows(x, dim), own(weight, fresh=True).t(), group=group)
     y = _plus(y, None if bias is None else F.replicated(own(bias), group=group))
     return from_rows(y, x, dim, x.shape[dim] // ranks)
 

@@ -20,7 +20,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from tilelink.errors import TilelinkError
 from tilelink.nn import functional as F
-from tilelink.nn import split_embedding, split_linear
+from tilelink.nn import native, split_embedding, split_linear
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
 from tilelink.nn.local import local, own
@@ -50,14 +50,34 @@ class Split:
     def __deepcopy__(self, memo: Any) -> Self:
         return self
 
+    def placement(self, x: torch.Tensor) -> Placement:
+        """How an argument lies over the ranks. Raises TL249, over other ranks than the module."""
+        if not isinstance(x, DTensor):
+            return self.given
+        if x.device_mesh != self.mesh:
+            raise TilelinkError(
+                "TL249",
+                f"an argument lies over {x.device_mesh}, and the module over {self.mesh}",
+                why="its placements say which of the module's ranks has what",
+                hint='redistribute it over the other dimensions, and pass x.to_local(), or split it over mesh["tensor"] alone',
+            )
+        return x.placements[0]
+
     def of(self, x: torch.Tensor) -> DTensor:
         return x if isinstance(x, DTensor) else DTensor.from_local(x, self.mesh, (self.given,), run_check=False)
 
-    def result(self, y: torch.Tensor, placement: Placement) -> torch.Tensor:
-        """A local tensor that lies as `placement` says, as this module's result."""
-        if self.local and (_same(placement, self.made, y.dim()) or self.mesh.size() == 1):
+    def result(self, y: torch.Tensor, placement: Placement, length: int | None = None) -> torch.Tensor:
+        """A local tensor that lies as `placement` says, as this module's result; `length`: of the axis that is split, where ranks
+        may have parts of different sizes."""
+        if self.local and (placement is self.made or _same(placement, self.made, y.dim()) or self.mesh.size() == 1):
             return y
-        found = DTensor.from_local(y, self.mesh, (placement,), run_check=False).redistribute(placements=(self.made,))
+        shape: dict[str, Any] = {}
+        if length is not None and _is_shard(placement):
+            whole = list(y.shape)
+            whole[placement.dim] = length
+            shape = {"shape": torch.Size(whole), "stride": torch.empty(whole, device="meta").stride()}
+        found = DTensor.from_local(y, self.mesh, (placement,), run_check=False, **shape)
+        found = found.redistribute(placements=(self.made,))
         return found.to_local() if self.local else found
 
 
@@ -82,8 +102,8 @@ class ColumnLinear(SplitModule, nn.Linear):
     """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        split, weight, bias = self.split, self.weight, self.bias
-        placement = input.placements[0] if isinstance(input, DTensor) else split.given
+        split, weight, bias = self.split, _along(0, self.weight), self.bias
+        placement = split.placement(input)
         if _is_shard(placement) and placement.dim % input.dim() != input.dim() - 1:
             ranks = split.mesh.size()
             uneven = isinstance(input, DTensor) and input.shape[placement.dim] % ranks
@@ -100,8 +120,8 @@ class RowLinear(SplitModule, nn.Linear):
     """What `RowwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        split, weight, bias = self.split, self.weight, self.bias
-        placement = input.placements[0] if isinstance(input, DTensor) else split.given
+        split, weight, bias = self.split, _along(1, self.weight), self.bias
+        placement = split.placement(input)
         apart = _same(placement, LAST, input.dim())
         x = local(input if apart else split.of(input).redistribute(placements=(LAST,)))
         if type(split.made) is Replicate:
@@ -110,9 +130,9 @@ class RowLinear(SplitModule, nn.Linear):
             shape: dict[str, Any] = {"group": split.group, "ranks": split.mesh.size()}
             y = split_linear.scattered(x, weight, bias, split.made.dim, **shape)
         else:
-            y = split.result(nn.functional.linear(x, own(weight)), Partial())
-            return y if bias is None else y + _as(split, own(bias))
-        return split.result(y, split.made)
+            y = split.result(nn.functional.linear(x, own(weight, fresh=True)), Partial())
+            return y if bias is None else y + _as(split, own(bias).to(y.dtype))
+        return split.result(y, split.made, x.shape[split.made.dim] if _is_shard(split.made) else None)
 
 
 class RowEmbedding(SplitModule, nn.Embedding):
@@ -130,8 +150,16 @@ class RowEmbedding(SplitModule, nn.Embedding):
         split, total = self.split, self.num_embeddings
         first = split.mesh.get_local_rank() * -(-total // split.mesh.size())
         given: dict[str, Any] = {"first": first, "total": total, "padding": self.padding_idx, "group": split.group}
-        ids = input.redistribute(placements=(Replicate(),)) if isinstance(input, DTensor) else input
+        apart = type(split.placement(input)) is not Replicate
+        ids = split.of(input).redistribute(placements=(Replicate(),)) if apart else input
         return split.result(split_embedding.embedding(local(ids), self.weight, **given), split.made)
+
+
+def _along(axis: int, weight: torch.Tensor) -> torch.Tensor:
+    """A weight that is split along an axis; what a parametrization made of it may lie otherwise."""
+    if not isinstance(weight, DTensor) or _same(weight.placements[0], Shard(axis), 2):
+        return weight
+    return weight.redistribute(placements=(Shard(axis),))
 
 
 def _as(split: Split, bias: torch.Tensor) -> torch.Tensor:
@@ -155,15 +183,45 @@ class Local:
         plain = {name: own(p) for name, p in named if p is not None}
         if self.summed:
             plain = dict(zip(plain, F.replicated_all([*plain.values()], group=self.split.group), strict=True))
-        if self.recurse or torch.compiler.is_compiling():
-            with _reparametrize_module(module, plain):
+        if torch.compiler.is_compiling():
+            with _reparametrize_module(module, plain, tie_weights=True):
                 return super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
-        held = module.__dict__["_parameters"]
-        module.__dict__["_parameters"] = {**held, **plain}  # torch's way for whole modules takes longer than a norm
-        try:
-            return super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
-        finally:
-            module.__dict__["_parameters"] = held
+        before = [_mark(t) for t in plain.values()]
+        if self.recurse:
+            with _reparametrize_module(module, plain, tie_weights=True):
+                found = super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            held = module.__dict__["_parameters"]
+            module.__dict__["_parameters"] = now = {
+                **held,
+                **plain,
+            }  # torch's way for whole modules takes longer than a norm
+            try:
+                found = super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
+            finally:
+                module.__dict__["_parameters"] = held
+            changed = now.keys() - held.keys() or [name for name in plain if now.get(name) is not plain[name]]
+            if changed:
+                raise _sets(self.split.name, min(changed))
+        after = [_mark(t) for t in plain.values()]
+        # What is summed is a copy, which writes are lost in as well.
+        if after != before and (self.summed or [at for at, _ in after] != [at for at, _ in before]):
+            raise _sets(self.split.name, next(n for n, a, b in zip(plain, after, before, strict=True) if a != b))
+        return found
+
+
+def _mark(t: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor lies, and how often it was written to."""
+    return t.data_ptr(), 0 if t.is_inference() else t._version
+
+
+def _sets(module: str, name: str) -> TilelinkError:
+    return TilelinkError(
+        "TL243",
+        f"{module or 'a module'} sets its parameter {name} when it is called",
+        why="a call sees this rank's tensors, and the parameters are DTensors: what it puts in their place would be lost",
+        hint=f"write into it, `with torch.no_grad(): self.{name}.copy_(…)`, or do it before the call",
+    )
 
 
 class LocalRows(Local):
@@ -173,9 +231,12 @@ class LocalRows(Local):
 
     def forward(self, *args: Any, **given: Any) -> Any:
         x, *others = args
+        length = None
         if isinstance(x, DTensor):
+            self.split.placement(x)
+            length = x.shape[self.split.given.dim] if _is_shard(self.split.given) else None
             x = x.redistribute(placements=(self.split.given,)).to_local()
-        return self.split.result(super().forward(x, *others, **given), self.split.made)
+        return self.split.result(super().forward(x, *others, **given), self.split.made, length)
 
 
 class ColwiseParallel(torchs.ColwiseParallel):
@@ -274,16 +335,20 @@ def split_over(style: Any, mesh: DeviceMesh) -> Split:
 
 def become(module: nn.Module, kind: type[nn.Module], split: Split) -> nn.Module:
     """Give a module another `forward`, that of its class `kind`."""
+    native.steps()  # compiled here, while no rank waits for another
     changed: Any = module
     changed.__class__, changed.split = kind, split
     return module
 
 
 def _hold_alike(module: nn.Module, kind: type[Local], split: Split, *, summed: bool) -> nn.Module:
+    alike: dict[nn.Parameter, nn.Parameter] = {}
     for each in module.modules() if kind.recurse else (module,):
-        for name, parameter in list(each.named_parameters(recurse=False)):
-            whole = DTensor.from_local(parameter.detach(), split.mesh, (Replicate(),), run_check=False)
-            each.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+        for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter not in alike:
+                whole = DTensor.from_local(parameter.detach(), split.mesh, (Replicate(),), run_check=False)
+                alike[parameter] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
+            each.register_parameter(name, alike[parameter])
     changed: Any = become(module, _mixed(kind, type(module)), split)
     changed.summed = summed
     return module

@@ -44,6 +44,11 @@ def cache_root() -> Path | None:
         raise TilelinkError("TL400", f"TILELINK_CACHE is {value!r}: {error}", hint=hint) from error
 
 
+def compiler() -> str:
+    """CXX: the compiler of C++; `c++` if unset."""
+    return os.environ.get("CXX") or "c++"
+
+
 def backend() -> str | None:
     """TILELINK_BACKEND: the backend to run in instead of the one that would be chosen. Raises TL400, it names no backend."""
     value = os.environ.get("TILELINK_BACKEND")

@@ -13,6 +13,7 @@ import torch
 from torch import _C
 from torch._C._autograd import _profiler_enabled
 from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 
 Below = Callable[..., Any]
 """`below(*arguments)`: what runs beneath autograd."""
@@ -56,11 +57,23 @@ def kernel_of(redispatch: Callable[..., Any], apply: Callable[..., Any]) -> Call
             with _C._AutoDispatchBelowAutograd():
                 return redispatch(keyset & _C._after_autograd_keyset, *args)
 
+        refuse_tangents(args)
         if _C.is_grad_enabled() and _C._any_requires_grad(*args):
             return apply(below, *args)
         return below(*args)
 
     return kernel
+
+
+def refuse_tangents(args: Sequence[Any]) -> None:
+    """Raises NotImplementedError where forward-mode differentiation would go on without what goes through an operator."""
+    if forward_ad._current_level < 0 or torch.compiler.is_compiling():  # torch.func.jvp has a level as well
+        return
+    for t in args:
+        if isinstance(t, torch.Tensor) and forward_ad.unpack_dual(t).tangent is not None:
+            raise NotImplementedError(
+                "operators of tilelink have gradients, and no forward-mode derivatives (torch.func.jvp)"
+            )
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -80,4 +93,5 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
         or peek_interpreter_stack() is not None
         or _C._get_tracing_state() is not None
         or _profiler_enabled()
+        or forward_ad._current_level >= 0
     )

@@ -1,0 +1,151 @@
+// Steps of autograd of layers whose parameters are DTensors, for torch's engine to take without Python: it enters Python for a
+// product that communicates, and to make the parameter's gradient a DTensor. `local.py` and `split_linear.py` have the same in
+// Python, for machines without a compiler of C++, for calls that are traced, and for gradients that are differentiated again.
+
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// An object of Python that autograd keeps: a `Whole` of `local.py`, or a `Layer` of `split_linear.py`.
+struct Object : torch::CustomClassHolder {
+  explicit Object(PyObject* of) : python(Py_NewRef(of)) {}
+
+  ~Object() override {
+    if (!Py_IsInitialized()) return;
+    pybind11::gil_scoped_acquire held;
+    Py_DECREF(python);
+  }
+
+  // `python.name(*tensors)`, which gives a tensor, or as many as there are in `found`, each perhaps None.
+  template <typename... Tensors>
+  void call(const char* name, at::ArrayRef<Tensor*> found, const Tensors&... tensors) const {
+    pybind11::gil_scoped_acquire held;
+    THPObjectPtr method(PyUnicode_InternFromString(name));
+    THPObjectPtr wrapped[] = {THPObjectPtr(THPVariable_Wrap(tensors))...};
+    PyObject* given[1 + sizeof...(tensors)] = {python};
+    for (size_t i = 0; i < sizeof...(tensors); ++i) given[1 + i] = wrapped[i].get();
+    THPObjectPtr result(PyObject_VectorcallMethod(method.get(), given, 1 + sizeof...(tensors), nullptr));
+    if (!result) {
+      python_error error;
+      error.persist();
+      throw error;
+    }
+    for (size_t i = 0; i < found.size(); ++i) {
+      PyObject* one = found.size() == 1 ? result.get() : PyTuple_GetItem(result.get(), i);
+      if (one != Py_None) *found[i] = THPVariable_Unpack(one);
+    }
+  }
+
+  PyObject* python;
+};
+
+using Kept = c10::intrusive_ptr<Object>;
+
+Kept kept(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Object>(ctx->saved_data["object"].toCapsule());
+}
+
+// `[..., features]`, perhaps of one row, as a matrix.
+Tensor rows_of(const Tensor& x) {
+  return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)});
+}
+
+struct Part : Function<Part> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& parameter, const Tensor& part, const Kept& whole) {
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward({parameter});  // whose versions torch counts, as it does not those of the part
+    ctx->saved_data["object"] = c10::IValue::make_capsule(whole);
+    return part.view(part.sizes());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    variable_list found(3);
+    if (!grads[0].defined()) return found;
+    ctx->get_saved_variables();
+    kept(ctx)->call("gradient", {&found[0]}, grads[0]);
+    return found;
+  }
+};
+
+struct Linear : Function<Linear> {
+  static Tensor forward(
+      AutogradContext* ctx, const Tensor& x, const Tensor& parameter, const Tensor& part, const Kept& layer, bool summed) {
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward({x, parameter, part});
+    ctx->saved_data["object"] = c10::IValue::make_capsule(layer);
+    ctx->saved_data["summed"] = summed;
+    if (!summed) return at::linear(x, part);
+    auto shape = x.sizes().vec();
+    shape.back() = part.size(0);
+    Tensor y;
+    layer->call("product", {&y}, rows_of(x), part.t());
+    return y.view(shape);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &parameter = saved[1], &part = saved[2], &grad = grads[0];
+    const Kept layer = kept(ctx);
+    variable_list found(5);
+    if (!grad.defined()) return found;
+    if (at::GradMode::is_enabled()) {
+      layer->call("gradients", {&found[0], &found[1]}, grad, x, parameter);
+      return found;
+    }
+    const Tensor rows = rows_of(grad);
+    if (ctx->needs_input_grad(0)) {
+      if (ctx->saved_data["summed"].toBool()) {
+        found[0] = at::mm(rows, part);
+      } else {
+        layer->call("product", {&found[0]}, rows.contiguous(), part);
+      }
+      found[0] = found[0].view(x.sizes());
+    }
+    if (ctx->needs_input_grad(1)) layer->call("gradient", {&found[1]}, at::mm(rows.t(), rows_of(x)));
+    return found;
+  }
+};
+
+// part(parameter, part, whole): `part` as a function of `parameter`.
+PyObject* part(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  const auto whole = c10::make_intrusive<Object>(given[2]);
+  return THPVariable_Wrap(Part::apply(THPVariable_Unpack(given[0]), THPVariable_Unpack(given[1]), whole));
+  END_HANDLE_TH_ERRORS
+}
+
+// linear(x, parameter, part, layer, summed): `x @ part.T` as a function of `x` and `parameter`.
+PyObject* linear(PyObject*, PyObject* const* given, Py_ssize_t) {
+  HANDLE_TH_ERRORS
+  const auto layer = c10::make_intrusive<Object>(given[3]);
+  const Tensor x = THPVariable_Unpack(given[0]), parameter = THPVariable_Unpack(given[1]), part = THPVariable_Unpack(given[2]);
+  const bool summed = given[4] == Py_True;
+  Tensor y;
+  {
+    pybind11::gil_scoped_release released;
+    y = Linear::apply(x, parameter, part, layer, summed);
+  }
+  return THPVariable_Wrap(y);
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_native() {
+  static PyMethodDef methods[] = {
+      {"part", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(part)), METH_FASTCALL, nullptr},
+      {"linear", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(linear)), METH_FASTCALL, nullptr},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", nullptr, -1, methods};
+  return PyModule_Create(&module);
+}
