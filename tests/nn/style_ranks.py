@@ -546,7 +546,7 @@ def check_torn_down(rank: int, folder: Path, mesh: DeviceMesh) -> None:
     dist.destroy_process_group()
     with pytest.raises(tilelink.TilelinkError, match="TL451: there is no rank here") as caught:
         split(x)
-    assert caught.value.__notes__ == ["in module 'down'; split the model anew if its group of ranks was destroyed"]
+    assert caught.value.__notes__ == ["in module 'up'; split the model anew if its group of ranks was destroyed"]
     with pytest.raises(tilelink.TilelinkError, match="TL242: the mesh is not one that this job can split a model over"):
         parallelize(drawn(Block), {"up": "colwise"}, mesh)
     dist.init_process_group("gloo", init_method=f"file://{folder}/again", rank=1 - rank, world_size=2)

@@ -99,6 +99,6 @@ def own(parameter: Any, *, fresh: bool = False) -> Any:
     if not (torch.is_grad_enabled() and parameter.requires_grad):
         return parameter._local_tensor
     if (compiled := native.steps()) is not None:
-        whole = Whole(parameter, fresh)
-        return compiled.part(parameter, whole.part, whole)
+        whole = Whole(parameter)
+        return compiled.part(parameter, whole.part, whole)  # which sees whose memory a gradient is
     return _Part.apply(parameter, fresh)

@@ -16,7 +16,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// An object of Python that autograd keeps: a `Whole` of `local.py`, or a `Layer` of `split_linear.py`.
+// An object of Python that autograd keeps: a `Whole` of `local.py`, or a `_Layer` of `split_linear.py`.
 struct Object : torch::CustomClassHolder {
   explicit Object(PyObject* of) : python(Py_NewRef(of)) {}
 
@@ -60,6 +60,12 @@ Tensor rows_of(const Tensor& x) {
   return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)});
 }
 
+// Whether nothing else has this memory, and each element has its own; a tensor of which this is the only view counts for nothing.
+bool is_held_once(const Tensor& t) {
+  const bool of_another = t.is_view() && t._base().use_count() == 1;
+  return t.is_contiguous() && t.use_count() == 1 && t.storage().use_count() == 1 + of_another;
+}
+
 struct Part : Function<Part> {
   static Tensor forward(AutogradContext* ctx, const Tensor& parameter, const Tensor& part, const Kept& whole) {
     ctx->set_materialize_grads(false);
@@ -68,35 +74,44 @@ struct Part : Function<Part> {
     return part.view(part.sizes());
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     variable_list found(3);
-    if (!grads[0].defined()) return found;
+    const Tensor& grad = grads[0];
+    if (!grad.defined()) return found;
     ctx->get_saved_variables();
-    kept(ctx)->call("gradient", {&found[0]}, grads[0]);
+    // Autograd takes the parameter's DTensor over, memory and all, whoever has that memory too.
+    const bool takes = at::GradMode::is_enabled() || is_held_once(grad);
+    kept(ctx)->call("gradient", {&found[0]}, takes ? grad : grad.clone(at::MemoryFormat::Contiguous));
     return found;
   }
 };
 
 struct Linear : Function<Linear> {
   static Tensor forward(
-      AutogradContext* ctx, const Tensor& x, const Tensor& parameter, const Tensor& part, const Kept& layer, bool summed) {
+      AutogradContext* ctx,
+      const Tensor& x,
+      const Tensor& parameter,
+      const Tensor& part,
+      const Kept& layer,
+      bool sums_result,
+      bool sums_gradient) {
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({x, parameter, part});
     ctx->saved_data["object"] = c10::IValue::make_capsule(layer);
-    ctx->saved_data["summed"] = summed;
-    if (!summed) return at::linear(x, part);
-    auto shape = x.sizes().vec();
-    shape.back() = part.size(0);
+    ctx->saved_data["sums_gradient"] = sums_gradient;
+    if (!sums_result) return at::linear(x, part);
     Tensor y;
     layer->call("product", {&y}, rows_of(x), part.t());
+    auto shape = x.sizes().vec();
+    shape.back() = part.size(0);
     return y.view(shape);
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &parameter = saved[1], &part = saved[2], &grad = grads[0];
     const Kept layer = kept(ctx);
-    variable_list found(5);
+    variable_list found(6);
     if (!grad.defined()) return found;
     if (at::GradMode::is_enabled()) {
       layer->call("gradients", {&found[0], &found[1]}, grad, x, parameter);
@@ -104,10 +119,10 @@ struct Linear : Function<Linear> {
     }
     const Tensor rows = rows_of(grad);
     if (ctx->needs_input_grad(0)) {
-      if (ctx->saved_data["summed"].toBool()) {
-        found[0] = at::mm(rows, part);
-      } else {
+      if (ctx->saved_data["sums_gradient"].toBool()) {
         layer->call("product", {&found[0]}, rows.contiguous(), part);
+      } else {
+        found[0] = at::mm(rows, part);
       }
       found[0] = found[0].view(x.sizes());
     }
@@ -124,16 +139,17 @@ PyObject* part(PyObject*, PyObject* const* given, Py_ssize_t) {
   END_HANDLE_TH_ERRORS
 }
 
-// linear(x, parameter, part, layer, summed): `x @ part.T` as a function of `x` and `parameter`.
+// linear(x, parameter, part, layer, sums_result, sums_gradient): `x @ part.T` as a function of `x` and `parameter`; which of the
+// result and the gradient of `x` is summed over the ranks, by the layer's product.
 PyObject* linear(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   const auto layer = c10::make_intrusive<Object>(given[3]);
   const Tensor x = THPVariable_Unpack(given[0]), parameter = THPVariable_Unpack(given[1]), part = THPVariable_Unpack(given[2]);
-  const bool summed = given[4] == Py_True;
+  const bool sums_result = given[4] == Py_True, sums_gradient = given[5] == Py_True;
   Tensor y;
   {
     pybind11::gil_scoped_release released;
-    y = Linear::apply(x, parameter, part, layer, summed);
+    y = Linear::apply(x, parameter, part, layer, sums_result, sums_gradient);
   }
   return THPVariable_Wrap(y);
   END_HANDLE_TH_ERRORS

@@ -10,7 +10,7 @@ from torch import nn
 from tilelink import ops
 from tilelink.nn import functional as F
 from tilelink.nn import native
-from tilelink.nn.groups import session_of
+from tilelink.nn.groups import ranks_of, session_of
 from tilelink.nn.local import Whole, own
 from tilelink.nn.operators import autocast
 from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, to_rows, total_rows
@@ -44,12 +44,8 @@ class _Layer(Whole):
         self, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...] = (True, True)
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Of `x` and of the whole weight, by that of the result."""
-        mine, rows, columns, whole = (
-            own(weight, fresh=True),
-            _rows(F.alike(grad, self.group) if self.summed else grad),
-            None,
-            None,
-        )
+        columns = whole = None
+        mine, rows = own(weight, fresh=True), _rows(F.alike(grad, self.group) if self.summed else grad)
         if wanted[0]:
             columns = rows @ mine if self.summed else self.product(rows.contiguous(), mine)
             columns = columns.view(x.shape)
@@ -86,7 +82,8 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, group: str, summed: bool) -> 
     elif torch.is_grad_enabled() and (compiled := native.steps()) is not None:
         layer = _Layer(weight, group, summed)
         if is_plain((x, layer.part)):
-            return compiled.linear(x, weight, layer.part, layer, summed)
+            several = ranks_of(group) > 1
+            return compiled.linear(x, weight, layer.part, layer, several and summed, several and not summed)
     x, weight = autocast((x, weight), (True, True))
     refuse_tangents((x, weight))
     if not torch.is_grad_enabled():
