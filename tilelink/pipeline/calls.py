@@ -35,12 +35,17 @@ CHOICES_KEPT = 4096
 """Kinds of calls of which an operator remembers how they run."""
 
 
-def facts(t: Any, session: Session) -> object:
-    """What of an argument or a result a prepared call depends on; of what is no tensor with strides and memory, its type."""
-    try:
-        return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
-    except (AttributeError, RuntimeError):
-        return type(t)
+def facts(tensors: Sequence[Any], session: Session) -> list[object]:
+    """What of arguments or results a prepared call depends on; of what is no tensor with strides and memory, its type."""
+    shares = session.shares if session.backend.arenas.emptied else None  # asked in every call
+    found: list[object] = []
+    for t in tensors:
+        try:
+            shared = shares is not None and shares(t)
+            found.append((t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, shared))
+        except (AttributeError, RuntimeError):
+            found.append(type(t))
+    return found
 
 
 def are_lists(tensors: Sequence[Any]) -> bool:
@@ -82,9 +87,9 @@ class Calls:
         vigil = session.vigil
         vigil.begin()
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
-        of = [facts(t, session) for t in tensors]
+        of = facts(tensors, session)
         if outs:
-            of += [facts(t, session) for t in outs]
+            of += facts(outs, session)
         if given:
             of += [(name, exact(value)) for name, value in given.items()]
         key = None
