@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.host_cost --out benchmarks/results
 
 Microseconds until a call returns. `warm`: in batches that leave no queue full; `cold`: one call after 100 ms of other work on the
-host; medians of both. `times`: in units of `torch.mm`. The second table takes calls apart: each row does what the one
+host; medians of both over rounds in which every call is measured after the others. `times`: in units of `torch.mm`. The second table takes calls apart: each row does what the one
 before does and a little more, `adds` is the difference of the two. `TILELINK_BACKEND=gloo` and
 `--device cpu` try the script out.
 """
@@ -27,7 +27,8 @@ from tilelink import ops
 from tilelink.nn import ColumnParallelLinear, functional, parallelize
 from tilelink.nn.groups import session_of
 
-COLD = 15
+ROUNDS, COLD = 5, 3
+"""How often every call is measured after the others, as hosts are faster and slower; cold calls in a round."""
 
 
 def cold(call: Call, finish: Call) -> float:
@@ -43,6 +44,15 @@ def cold(call: Call, finish: Call) -> float:
         found.append((time.perf_counter() - begin) * 1e6)
     finish()
     return statistics.median(found)
+
+
+def medians(calls: dict[str, Call], measure: Callable[[Call, Call], float], finish: Call) -> dict[str, float]:
+    """Microseconds by name."""
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    rounds = [{name: measure(call, finish) for name, call in calls.items()} for _ in range(ROUNDS)]
+    return {name: statistics.median(each[name] for each in rounds) for name in calls}
 
 
 def backward(run: Callable[[], torch.Tensor], of: torch.Tensor) -> Call:
@@ -131,21 +141,18 @@ def main() -> int:
     x, w = (torch.randn(*shape, device=options.device, dtype=dtype) for shape in ((m, k), (k, n)))
     finish: Call = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     rows: list[dict[str, Any]] = []
-    for name, call in calls(x, w).items():
-        for _ in range(3):
-            call()
-        row: dict[str, Any] = {"call": name, "warm_us": host_us(call, finish), "cold_us": cold(call, finish)}
+    named = calls(x, w)
+    warm, cooled = medians(named, host_us, finish), medians(named, cold, finish)
+    for name in named:
+        row: dict[str, Any] = {"call": name, "warm_us": warm[name], "cold_us": cooled[name]}
         rows.append(row)
         for kind in ("warm", "cold"):  # the first row is torch.mm
             row[f"{kind}_times"] = row[f"{kind}_us"] / rows[0][f"{kind}_us"]
         numbers = [f"{k} {row[f'{k}_us']:8.1f}  {row[f'{k}_times']:5.1f} x" for k in ("warm", "cold")]
         print(f"{name:32s} {'   '.join(numbers)}", flush=True)
-    whole = 0.0
-    for name, call in steps(options.device, dtype).items():
-        for _ in range(3):
-            call()
-        took = host_us(call, finish)
-        whole = whole or took
+    found = medians(steps(options.device, dtype), host_us, finish)
+    whole = next(iter(found.values()))
+    for name, took in found.items():
         rows.append({"step": name, "warm_us": took, "times": took / whole})
         print(f"{name:32s} warm {took:8.1f}  {took / whole:5.2f} x", flush=True)
     last = 0.0
