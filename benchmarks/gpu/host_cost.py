@@ -3,9 +3,9 @@
     python -m benchmarks.gpu.host_cost --out benchmarks/results
 
 Microseconds until a call returns. `warm`: in batches that leave no queue full; `cold`: one call after 100 ms of other work on the
-host; medians of both over rounds in which every call is measured after the others. `times`: in units of `torch.mm`. The second table takes calls apart: each row does what the one
-before does and a little more, `adds` is the difference of the two. `TILELINK_BACKEND=gloo` and
-`--device cpu` try the script out.
+host; medians of both, over rounds in which every call is measured after the others. `times`: in units of `torch.mm`. The second
+table takes calls apart: each row does what the one before does and a little more, `adds` is the difference of the two.
+`TILELINK_BACKEND=gloo` and `--device cpu` try the script out.
 """
 
 from __future__ import annotations
