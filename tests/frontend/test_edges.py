@@ -9,6 +9,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.frontend.harness import HEADER
 from tests.frontend.ops import captured
 from tests.selection import table
 from tilelink import TilelinkError
@@ -70,6 +71,17 @@ CHANGED = [
     "tl.sum(tl.zeros_like(x) + 1.0, 1)",
     "tl.sum(tl.full(x.shape, 1.0, tl.float32), 1)",
     "tl.xor_sum((x < 1).to(tl.int32), 1).to(tl.float32)",
+    "tl.sum(tl.reshape(tl.exp(x), (8, 16, 1)), 1)[:, 0]",
+    "tl.max(tl.reshape(x, 8, 16), 1)",
+    "tl.max(x.reshape(16, 8), 0)",
+    "tl.max(tl.view(x, (8, 16)), 1)",
+    "tl.max(tl.ravel(x), 0) + mean",
+    "tl.sum(tl.flip(tl.exp(x), 1), 1)",
+    "tl.reduce(x, 1, larger)",
+    "tl.reduce(x, axis=1, combine_fn=larger)",
+    "tl.histogram(tl.ravel(x).to(tl.int32), 8).to(tl.float32)",
+    "tl.sum(wave(x), 1)",
+    "tl.sum(x + wave(x + mean[:, None]), 1)",
 ]
 ALIKE = [
     "tl.sum(x, 1)",
@@ -124,11 +136,32 @@ ALIKE = [
     "tl.sum(((x > 0) & (x < 2)).to(tl.int32), 1).to(tl.float32)",
     "tl.sum(((x > 0) | (x < -2)).to(tl.int32), 1).to(tl.float32)",
     "tl.max(((x > 0) | (x < -2)).to(tl.int32), 1).to(tl.float32)",
+    "tl.sum(tl.reshape(x, (8, 16)), 1)",
+    "tl.max(tl.reshape(said, (8, 16)), 1)",
+    "tl.sum(tl.flip(x, 1), 1)",
+    "tl.reduce(said, 1, larger)",
+    "tl.reduce(eight, 1, larger)",
+    "tl.sum(tl.where(tl.tile_mask(a, m), wave(x), 0.0), 1)",
+    "tl.sum(wave(eight), 1)",
+    "tl.sum(wave(mean[:, None]) * x, 1)",
 ]
 
 
+HELPERS = f"""import triton
+{HEADER}
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+
+@triton.jit
+def wave(x):
+    return tl.cos(x)
+
+"""
+
+
 def program(expression: str) -> Any:
-    return captured("M K, K N, M 8 -> M", "a, b, c, out", BODY.format(expression))
+    return captured("M K, K N, M 8 -> M", "a, b, c, out", BODY.format(expression), HELPERS)
 
 
 @table("expression", CHANGED)

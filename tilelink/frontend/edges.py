@@ -28,11 +28,15 @@ RISE = frozenset({"exp", "exp2", "log", "log2", "sigmoid"})
 OF_ZERO = frozenset({*RISE, "cos", "rsqrt"})
 """Functions of each value, which make 0 of 0, and which make something else of it; of larger values larger ones."""
 ALONG: Mapping[str, tuple[str, int | None]] = {
-    **dict.fromkeys(("sum", "xor_sum", "max", "min", "argmax", "argmin"), ("axis", None)),
+    **dict.fromkeys(("sum", "xor_sum", "max", "min", "argmax", "argmin", "reduce"), ("axis", None)),
     "softmax": ("dim", 0),
     "sort": ("dim", -1),
+    "histogram": ("", None),
 }
-"""Reductions, and what else takes the values of an axis together: the parameter that names the axis, and its default."""
+"""Reductions, and what else takes the values of an axis together: the parameter that names the axis ("": it takes all), and its
+default."""
+MOVES = frozenset({"reshape", "view", "ravel", "flip"})
+"""Functions that move values, by which those past an edge may come anywhere."""
 SCANS = frozenset({"cumsum", "cumprod"})
 TOGETHER = frozenset({*ALONG, *SCANS, "dot"})
 """Of which it is known that they take values together, and along which axis."""
@@ -41,7 +45,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("sum", "xor_sum", "dot"), ("again", "low", "made")),
     **dict.fromkeys(("max", "argmax"), ("zero", "made")),
     **dict.fromkeys(("min", "argmin"), ("zero", "least", "low", "made")),
-    **dict.fromkeys(("softmax", "sort"), ("zero", "least", "again", "low", "made")),
+    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", "low", "made")),
 }
 """What lanes past an edge hold that changes what a function makes of all."""
 NOTHING = {
@@ -205,10 +209,25 @@ def of_call(
         return _scanned(state, node, name, args, keywords)
     if name == "dot" and len(args) >= 2:
         return _product(state, node, args, keywords)
+    blocks = [v for v in (*args, *keywords.values()) if v.length is None]
     if name not in OTHERS:
-        for lane in (e for v in (*args, *keywords.values()) for e in v.lanes if v.length is None):
+        for lane in (e for v in blocks for e in v.lanes):
             _note(state, node, name or ast.unparse(node.func), lane)
+    if name in MOVES and args:
+        return args[0].lanes if name == "flip" else _moved(args)
+    if name is None:  # a helper of the user's, which makes of zeros what it likes
+        return changed(elementwise("", *blocks), **dict.fromkeys((*ZEROS, "again", "low"), "made")) if blocks else ()
     return ()
+
+
+def _moved(args: Sequence[Value]) -> Lanes:
+    """Of values in another shape: any axis may have what one had."""
+    lanes = [e for e in args[0].lanes if isinstance(e, Lane)]
+    if not lanes:
+        return ()
+    axes = len(args) - 1 if len(args) != 2 or args[1].length is None else args[1].length
+    holds = [*dict.fromkeys(e.holds for e in lanes if e.holds != "said")]
+    return (replace(lanes[0], holds="made" if len(holds) > 1 else (*holds, "said")[0], loaded=False),) * max(axes, 1)
 
 
 def changed(lanes: Lanes, **to: Any) -> Lanes:
@@ -254,7 +273,7 @@ def _product(state: Lowering, node: ast.Call, args: Sequence[Value], keywords: M
 
 def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
     word, default = ALONG[name]
-    lanes, given = args[0].lanes, keywords.get(word) or (args[1] if len(args) > 1 else None)
+    lanes, given = args[0].lanes, keywords.get(word) or (args[1] if word and len(args) > 1 else None)
     said = None if given is None else integer_of(given.node)
     axis = default if given is None or constant_of(given.node) is None else said
     if not lanes or (axis is None and given is not None and constant_of(given.node) is not None):
