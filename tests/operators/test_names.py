@@ -33,7 +33,8 @@ def over_another_axis(inbox: Any, out: Any) -> None:
             tl.consumer_tile_wait(inbox, (k, m, n))
             acc += tl.sum(tl.tile_load(inbox, (k, m, n)), 1)
     for k in tl.tiles(inbox, axis=2):
-        acc += tl.sum(tl.tile_range(inbox, k), 0)
+        at = tl.tile_range(inbox, k)
+        acc += tl.sum(tl.where(at < tl.size(inbox, 2), at, 0), 0)
     tl.tile_store(out, m, acc)
 
 
@@ -54,7 +55,8 @@ def counted_first(inbox: Any, out: Any) -> None:
     m = tl.tile_id(out)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     for k in range(2):
-        acc += k * tl.sum(tl.tile_range(inbox, axis=2), 0)
+        at = tl.tile_range(inbox, axis=2)
+        acc += k * tl.sum(tl.where(at < tl.size(inbox, 2), at, 0), 0)
     for k in tl.tiles(inbox, axis=0):
         for n in tl.tiles(inbox, axis=2):
             tl.consumer_tile_wait(inbox, (k, m, n))
@@ -67,7 +69,8 @@ def limited_first(inbox: Any, out: Any) -> None:
     m = tl.tile_id(out)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     for k in tl.tiles(inbox, axis=2, stop=tl.size(inbox, 2)):
-        acc += tl.sum(tl.tile_range(inbox, k), 0)
+        at = tl.tile_range(inbox, k)
+        acc += tl.sum(tl.where(at < tl.size(inbox, 2), at, 0), 0)
     for s in tl.tiles(inbox, axis=0):
         for k in tl.tiles(inbox, axis=2):
             tl.consumer_tile_wait(inbox, (s, m, k))

@@ -118,7 +118,8 @@ def first_columns(inbox: Any, out: Any, *, columns: int) -> None:
             tl.consumer_tile_wait(inbox, (q, m, k))
             acc += tl.sum(tl.tile_load(inbox, (q, m, k)), 1)
         for k in tl.tiles(inbox, axis=2):
-            acc += tl.sum(tl.tile_range(inbox, k), 0)
+            at = tl.tile_range(inbox, k)
+            acc += tl.sum(tl.where(at < tl.size(inbox, 2), at, 0), 0)
     tl.tile_store(out, m, acc)
 
 

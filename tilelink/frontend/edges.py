@@ -23,6 +23,7 @@ OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Div: "/", ast.FloorDiv: "/", ast.Mod: "/", ast.LShift: "/", ast.RShift: "/",
 }  # fmt: skip
 """An operator that does to 0 what this one does."""
+COMPARE = ("==", "!=", "<", "<=", ">", ">=")
 KEEP_ZERO = frozenset({"sqrt", "sqrt_rn", "sin", "erf", "floor", "ceil", "to", "cast"})
 RISE = frozenset({"exp", "exp2", "log", "log2", "sigmoid"})
 OF_ZERO = frozenset({*RISE, "cos", "rsqrt"})
@@ -42,10 +43,10 @@ TOGETHER = frozenset({*ALONG, *SCANS, "dot"})
 """Of which it is known that they take values together, and along which axis."""
 SHAPED = frozenset({"zeros", "full", "zeros_like"})
 CHANGES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("sum", "xor_sum", "dot"), ("again", "low", "made")),
-    **dict.fromkeys(("max", "argmax"), ("zero", "made")),
-    **dict.fromkeys(("min", "argmin"), ("zero", "least", "low", "made")),
-    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", "low", "made")),
+    **dict.fromkeys(("sum", "xor_sum", "dot"), ("again", "low", "position", "made")),
+    **dict.fromkeys(("max", "argmax"), ("zero", "position", "made")),
+    **dict.fromkeys(("min", "argmin"), ("zero", "least", "low", "position", "made")),
+    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", "low", "position", "made")),
 }
 """What lanes past an edge hold that changes what a function makes of all."""
 NOTHING = {
@@ -75,6 +76,12 @@ def of_axes(param: Param, index: Index, *, said: bool) -> Lanes:
             gathered = True
             found.append(None)
     return tuple(found)
+
+
+def of_range(param: Param, at: int, var: str) -> Lanes:
+    """Of the positions of an axis, or of its tile `var`."""
+    full = not var and isinstance(size := param.shape.axes[at].size, int) and size.bit_count() == 1
+    return (Lane(param.name, param.shape.axes[at].name, var, "said" if full else "position", loaded=False),)
 
 
 def elementwise(op: str, *values: Value) -> Lanes:
@@ -115,9 +122,12 @@ def _pair(op: str, each: Iterable[Any], kept: bool, rises: bool) -> Any:
         low = rises and all(e.holds in LOW for e in lanes)
         return replace(lanes[zeros.index(True)], holds="least" if low else "zero", loaded=False)
     both = kept if len(each) > len(lanes) else op in ("+", "-", "max", "min", "<", ">", "!=")
-    if None in each or any(e.holds == "said" for e in lanes):
-        holds: Any = "said"
-    elif op in ("==", "!=", "<", "<=", ">", ">="):
+    positions = [e.holds == "position" for e in lanes]
+    if (any(positions) and op in COMPARE) or (all(positions) and op in ("+", "-", "*") and None not in each):
+        holds: Any = "said" if op in COMPARE else "position"
+    elif None in each or any(e.holds == "said" for e in lanes):
+        holds = "said"
+    elif op in COMPARE:
         holds = "least" if both and all(zeros) else "made"
     elif rises and all(e.holds in LOW for e in lanes):
         holds = "least" if both and all(zeros) else "low"
@@ -254,7 +264,13 @@ def _scanned(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
 
 def _note(state: Lowering, node: ast.Call, what: str, lane: object) -> None:
     """That a call takes a tile of the domain together, or may."""
-    if isinstance(lane, Lane) and state.domain is not None and lane.var and lane.var in state.domain.names:
+    if (
+        isinstance(lane, Lane)
+        and lane.holds != "position"
+        and state.domain is not None
+        and lane.var
+        and lane.var in state.domain.names
+    ):
         state.together.append(Together(lane.var, what, state.loc(node)))
 
 
@@ -315,7 +331,7 @@ def check_positions(state: Lowering, node: ast.expr, value: Value) -> None:
     Raises:
         TilelinkError: TL143.
     """
-    lane = next((e for e in value.lanes if isinstance(e, Lane) and e.holds not in ("said", "again")), None)
+    lane = next((e for e in value.lanes if isinstance(e, Lane) and e.holds not in ("said", "again", "position")), None)
     if lane is not None:
         message = f"`{ast.unparse(node)}` has positions past the end of axis `{lane.dim}` of `{lane.param}`"
         why = f"{_FILLED}, which is a position like any other, and something would be stored there"

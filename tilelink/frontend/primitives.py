@@ -13,7 +13,7 @@ from typing import Any
 
 from tilelink.errors import Note
 from tilelink.frontend import raw
-from tilelink.frontend.edges import of_axes
+from tilelink.frontend.edges import of_axes, of_range
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, Lane, TileIndex, Value, constant_of, named, root
 from tilelink.frontend.wording import READ_NOT_RUN
@@ -119,7 +119,11 @@ def by_table(axis: Axis) -> bool:
 
 
 def _tile_range(call: Call, t: Param, tile: Node = None, axis: Node = None) -> Value:
-    return _bounds(call, t, call.axis(t, axis)[0]) if tile is None else _edge(call, t, tile)
+    if tile is None:
+        whole = call.axis(t, axis)[0]
+        return replace(_bounds(call, t, whole), lanes=of_range(t, whole, ""))
+    found, at = _tile_of(call, t, tile)
+    return replace(_bounds(call, t, at, found.var), lanes=of_range(t, at, found.var))
 
 
 def _edge(call: Call, t: Param, tile: ast.expr) -> Value:

@@ -16,14 +16,15 @@ UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""
 
 
-Holds: TypeAlias = Literal["least", "zero", "said", "again", "low", "made"]
+Holds: TypeAlias = Literal["least", "zero", "said", "again", "low", "position", "made"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """Of an axis of a block: its lanes are positions along axis `dim` of a parameter, those of tile `var` ("": of the whole
     axis). Past its end they hold 0 (`zero`), 0 or something else that no element is below (`least`, `low`), what elements may
-    hold as well (`again`), what was `made` of all that, or what the program has `said`. `loaded`: as the load has left them."""
+    hold as well (`again`), a `position`, by which a program tells them apart, what was `made` of all that, or what the program
+    has `said`. `loaded`: as the load has left them."""
 
     param: str
     dim: str
