@@ -88,7 +88,7 @@ def bound(shape: Shape, memory: Memory) -> Bound:
 def axis_of(p: Program, taken: Sequence[Bound], ranks: Ranks) -> str:
     """The axis of ranks that a step speaks of."""
     split = [e.over for b in taken for a, e, _ in b.axes if a is not None and a.split in p.axes and e.over]
-    return next((axis for axis in (*split, *p.axes) if axis in ranks.sizes), [*ranks.sizes][0])
+    return next((axis for axis in (*split, *p.axes) if axis in ranks.sizes), next(iter(ranks.sizes)))
 
 
 def sizes_of(p: Program, taken: Sequence[Bound], given: Mapping[str, Any]) -> tuple[Sizes, tuple[Extent, ...]]:
