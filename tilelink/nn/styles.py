@@ -192,10 +192,8 @@ class Local:
                 found = super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
         else:
             held = module.__dict__["_parameters"]
-            module.__dict__["_parameters"] = now = {
-                **held,
-                **plain,
-            }  # torch's way for whole modules takes longer than a norm
+            # torch's way for whole modules takes longer than a norm.
+            module.__dict__["_parameters"] = now = {**held, **plain}
             try:
                 found = super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
             finally:
@@ -211,8 +209,8 @@ class Local:
 
 
 def _mark(t: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor lies, and how often it was written to."""
-    return t.data_ptr(), 0 if t.is_inference() else t._version
+    """In which memory a tensor lies, also one that has none, and how often it was written to."""
+    return t.untyped_storage()._cdata, 0 if t.is_inference() else t._version
 
 
 def _sets(module: str, name: str) -> TilelinkError:
