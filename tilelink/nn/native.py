@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 
 from tilelink.runtime import cache as files
 from tilelink.runtime import environment
@@ -33,7 +32,7 @@ def steps() -> Any | None:
         return None
     try:
         return load(built())
-    except (OSError, ImportError, subprocess.CalledProcessError) as error:
+    except (ImportError, subprocess.CalledProcessError) as error:
         said = error.stderr[-800:] if isinstance(error, subprocess.CalledProcessError) else error
         warn_once(
             f"steps of autograd run in Python, which takes the host longer: {SOURCE.name} cannot be compiled: {said}"
@@ -55,26 +54,27 @@ def built() -> Path:
     """The compiled file, for this torch and this Python; made by one process of those that ask.
 
     Raises:
-        OSError: there is no compiler.
+        ImportError: there is no compiler.
         subprocess.CalledProcessError: it fails.
         TilelinkError: the cache cannot be used.
     """
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     key = hashlib.sha256(SOURCE.read_bytes() + f"{torch.__version__} {suffix}".encode()).hexdigest()[:16]
     path = files.directory("native") / f"{key}{suffix}"
-    with files.writing(path), FileLock(path.with_suffix(".lock"), timeout=LONGEST):
-        if files.read(path) is None:
-            handle, made = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-            os.close(handle)
-            try:
-                subprocess.run(_command(made), check=True, capture_output=True, text=True)
-                os.replace(made, path)
-            finally:
-                Path(made).unlink(missing_ok=True)
+    files.made(path, _compiled, LONGEST)
     return path
 
 
-def _command(made: str) -> list[str]:
+def _compiled() -> bytes:
+    if shutil.which(environment.compiler()) is None:
+        raise ImportError(f"there is no {environment.compiler()}")
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "native.so"
+        subprocess.run(_command(made), check=True, capture_output=True, text=True)
+        return made.read_bytes()
+
+
+def _command(made: Path) -> list[str]:
     from torch.utils.cpp_extension import include_paths, library_paths
 
     headers = [f"-isystem{path}" for path in (*include_paths(), sysconfig.get_path("include"))]
@@ -83,4 +83,4 @@ def _command(made: str) -> list[str]:
     ]
     layout = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     how = ["-std=c++20", "-O1", "-fPIC", "-shared", layout]
-    return [environment.compiler(), *how, *headers, str(SOURCE), *libraries, "-o", made]
+    return [environment.compiler(), *how, *headers, str(SOURCE), *libraries, "-o", str(made)]

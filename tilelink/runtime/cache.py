@@ -74,19 +74,19 @@ def read(path: Path, most: int | None = None) -> bytes | None:
             return file.read()
 
 
-def replace(path: Path, text: str) -> None:
-    """Write a file at once: who reads it sees the old text or the new."""
+def replace(path: Path, content: str | bytes) -> None:
+    """Write a file at once: who reads it sees what it held or what it is to hold."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
+            file.write(content.encode() if isinstance(content, str) else content)
         os.replace(temporary, path)
     except OSError:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def made(path: Path, make: Callable[[], str], seconds: float) -> bytes:
+def made(path: Path, make: Callable[[], str | bytes], seconds: float) -> bytes:
     """What a file holds; where there is none, it is written first, by one process of those that ask at a time. Raises TL407,
     TL403.
 
@@ -99,9 +99,8 @@ def made(path: Path, make: Callable[[], str], seconds: float) -> bytes:
             with FileLock(path.with_suffix(".lock"), timeout=seconds):
                 found = read(path)
                 if found is None:
-                    text = make()
-                    replace(path, text)
-                    found = text.encode()
+                    replace(path, make())
+                    found = read(path) or b""
         return found
 
 
