@@ -160,7 +160,7 @@ def test_one_body_of_two_signatures() -> None:
     def main() -> list[str]:
         for op in (whole, part):
             op(x)
-        (one,), (other,) = (require().prepared[op.identity]._kept.values() for op in (whole, part))
+        (one,), (other,) = (require().prepared[op.identity]._new.values() for op in (whole, part))
         return [prepared.said.call for prepared in (one, other)]
 
     assert tilelink.launch(main, 2)[0] == ["one(M=4, N=4, f32)", "one(M=8, N=4, f32)"]

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import _C
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.nn.groups import session_of
 from tilelink.pipeline import Operator
 from tilelink.pipeline.arguments import results_of
-from tilelink.torch_ops.dispatch import function_of, is_plain, kernel_of
+from tilelink.torch_ops.dispatch import Below, function_of, is_plain, kernel_of, plain_apply
 
 LIBRARY = torch.library.Library("tilelink", "FRAGMENT")
 
@@ -49,13 +50,12 @@ class TorchOperator:
     name: str
     operator: Operator
     overload: Any
-    kernel: Callable[..., Any]
-    """What the overload runs: takes its arguments."""
-    apply: Callable[..., Any]
-    """The same with gradients: `apply(kernel, *arguments)`."""
-    names: tuple[str, ...]
+    recorded: Callable[..., Any]
+    """Runs it for autograd: takes `_run`, the group, what is given, and plain tensors."""
+    defaults: Mapping[str, Any]
     """What follows the tensors and the group: sizes and constants."""
-    defaults: tuple[Any, ...]
+    constants: Mapping[str, Any]
+    """Those that have a default."""
     cast: tuple[bool, ...]
     """Which tensors autocast casts."""
 
@@ -72,20 +72,22 @@ class TorchOperator:
             TilelinkError: as of the operator.
         """
         for name in given:
-            if name not in self.names:
-                raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(('group', *self.names))}")
+            if name not in self.defaults:
+                raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(('group', *self.defaults))}")
         if not isinstance(group, str):
             raise TypeError(f"{self.name} takes a group by its name: group=tilelink.nn.group_name(…), before the call")
         # What the dispatcher takes is more than a matrix product does: a call for which it would do nothing goes past it.
-        plain = is_plain(tensors)
-        if plain and not (torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]):
+        if not is_plain(tensors):
+            rest = {**self.defaults, **given}.values() if given else ()
+            return self.overload(*autocast(tensors, self.cast), group, *rest)
+        if given:
             given = {name: value for name, value in given.items() if value is not None}
-            return self.operator(*tensors, session=session_of(group), **given)
-        mine = tensors if plain else autocast(tensors, self.cast)
-        rest = (
-            [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)] if given else ()
-        )
-        return self.apply(self.kernel, *mine, group, *rest) if plain else self.overload(*mine, group, *rest)
+        if _C._any_requires_grad(*tensors) and _C.is_grad_enabled():
+            return self.recorded(self._run, group, {**self.constants, **given}, *tensors)
+        return self._run(group, given, *tensors)
+
+    def _run(self, group: str, given: Mapping[str, Any], *tensors: torch.Tensor) -> Any:
+        return self.operator(*tensors, session=session_of(group), **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,26 +174,34 @@ def register(
     LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tilelink::{name}", fake, lib=LIBRARY)
     overload = getattr(torch.ops.tilelink, name).default
-    apply = _differentiable(name, backward, form)
-    LIBRARY.impl(name, kernel_of(overload.redispatch, apply), "Autograd", with_keyset=True)
+    function = _differentiable(name, backward)
+
+    def recorded(below: Below, *args: Any) -> Any:
+        mine, group, given = form.parts(args)
+        return function.apply(lambda _group, _given, *mine: below(*mine, *args[form.tensors :]), group, given, *mine)
+
+    LIBRARY.impl(name, kernel_of(overload.redispatch, recorded), "Autograd", with_keyset=True)
+    defaults = dict(zip(form.names, form.defaults, strict=True))
+    constants = {name: value for name, value in defaults.items() if value is not None}
     cast = tuple(autocast and shape.dtype is None for shape in operator.signature.inputs)
-    return TorchOperator(f"tilelink::{name}", operator, overload, run, apply, form.names, form.defaults, cast)
+    return TorchOperator(f"tilelink::{name}", operator, overload, plain_apply(function), defaults, constants, cast)
 
 
-def _differentiable(name: str, backward: Backward | None, form: _Form) -> Callable[..., Any]:
+def _differentiable(name: str, backward: Backward | None) -> type[torch.autograd.Function]:
+    """Of the group, what is given, and tensors."""
+
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors, ctx.group, ctx.given = form.parts(inputs)
+        ctx.group, ctx.given, *tensors = inputs
         results = output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*tensors, *(t for t in results if not t.is_floating_point()))
+        ctx.save_for_backward(*tensors, *[t for t in results if not t.is_floating_point()])
         ctx.count = len(tensors)
 
     def differentiate(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         if backward is None:
             raise RuntimeError(f"tilelink.{name}.default has no gradient: it was registered without `backward`")
-        saved, count, wanted = ctx.saved_tensors, ctx.count, ctx.wanted
-        call = Call(saved[:count], saved[count:], ctx.group, ctx.given, wanted[:count])
-        found = backward(call, *(None if g is None else g.contiguous() for g in gradients))
-        return (*found, *(None for _ in wanted[count:]))
+        saved, count = ctx.saved_tensors, ctx.count
+        call = Call(saved[:count], saved[count:], ctx.group, ctx.given, ctx.wanted[2:])
+        return None, None, *backward(call, *(None if g is None else g.contiguous() for g in gradients))
 
     return function_of(keep, differentiate)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -29,6 +29,7 @@ from tilelink.runtime.session import Session
 if TYPE_CHECKING:
     from tilelink.pipeline.operator import Operator
 
+Result: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 PLACES_KEPT = 1024
 """Places of arguments that peers read where they lie: those of the last calls of a kind are known to be agreed on."""
 
@@ -39,7 +40,8 @@ class Prepared:
     `loaded`: plan and kernels. `said`: what this rank says of the call, which is the same on all ranks. `slots`: the steps of a
     call on each slot; made at the first call, all of them, so that the second is like every other. `in_place`: the arguments
     that peers read where they lie, by number. `fresh`: makes each result. `changed`: whether something is another one by now
-    of what the plan's functions read in modules and closures; None: they read nothing.
+    of what the plan's functions read in modules and closures; None: they read nothing. `settled`: only in debug mode is anything
+    looked at before a later call.
 
     Args:
         tensors, outs, given: as of a call.
@@ -51,7 +53,7 @@ class Prepared:
 
     __slots__ = (
         "_agreed", "_arguments", "_operator", "_results", "_session", "_viewed", "_watch", "_written",
-        "changed", "fresh", "in_place", "loaded", "plan", "said", "slots", "workspace",
+        "changed", "fresh", "in_place", "loaded", "plan", "said", "settled", "slots", "workspace",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +95,7 @@ class Prepared:
         self.fresh = [backend.maker(shape, dtype) for _, shape, dtype in results]
         buffers = enumerate(map(self.plan.buffer, self._arguments))
         self.in_place = [k for k, b in buffers if b.reached and not b.staged]
+        self.settled = self.changed is None and not self.in_place
         # Programs take a view of an argument: without the axis of one element of a slice, or truth values as bytes.
         self._viewed = any(a.own_slice for shape in self.plan.wiring.signature.inputs for a in shape.axes)
         self._viewed |= any(t.dtype == torch.bool for t in tensors)
@@ -123,9 +126,7 @@ class Prepared:
         self._agree(tensors, outs, given, said)
         self._agreed[places] = True
 
-    def run(
-        self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()
-    ) -> tuple[torch.Tensor, ...]:
+    def run(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()) -> Result:
         """One call.
 
         Args:
@@ -154,7 +155,7 @@ class Prepared:
         if writes:
             written.changed(tensors, outs)
         vigil.end()
-        return tuple([call.tensors[name] for name in self._results])
+        return alone([call.tensors[name] for name in self._results])
 
     def ready(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()) -> Call:
         """A call whose kernels are compiled and loaded. Starts nothing; on this rank alone."""
@@ -185,6 +186,7 @@ class Unfused:
 
     in_place: Sequence[int] = ()
     changed = None
+    settled = True
 
     def __init__(
         self,
@@ -213,26 +215,31 @@ class Unfused:
         """What is looked at before a later call, in debug mode: that all ranks make it, and none must not."""
         self._session.vigil.compare(self._operator.identity, self._written.refused(tensors, outs) or self._said)
 
-    def run(
-        self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()
-    ) -> tuple[torch.Tensor, ...]:
+    def run(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()) -> Result:
         """One call; arguments and errors as of `Prepared.run`, and TL226, results do not fit into `outs`."""
         if outs and (wrong := self._written.refused(tensors, outs)) is not None:
             raise wrong
-        if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            with torch.no_grad():
-                found = self._reference(*tensors)
+        for t in tensors:
+            if t.requires_grad and torch.is_grad_enabled():
+                with torch.no_grad():
+                    found = self._reference(*tensors)
+                break
         else:
             found = self._reference(*tensors)
-        values = found if isinstance(found, tuple) else (found,)
         if not outs:
-            return values
+            return alone(found) if isinstance(found, tuple) else found
+        values = found if isinstance(found, tuple) else (found,)
         if not self._checked:
             results = [("", tuple(v.shape), v.dtype) for v in values]
             check_results(self._operator, outs, results, tensors[0].device)
             self._checked = True
         into = (*outs, *[None] * (len(values) - len(outs)))
-        return tuple([v if t is None else t.copy_(v) for v, t in zip(values, into, strict=True)])
+        return alone([v if t is None else t.copy_(v) for v, t in zip(values, into, strict=True)])
+
+
+def alone(results: Sequence[torch.Tensor]) -> Result:
+    """What a call gives: of one result the tensor itself."""
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def reference_of(operator: Operator, session: Session, bound: Bound) -> Callable[..., Any]:

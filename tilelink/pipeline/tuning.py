@@ -22,11 +22,11 @@ from tilelink.pipeline.calls import on_ranks
 from tilelink.pipeline.choosing import problem_of, reads_tables
 from tilelink.pipeline.compiled import planned, proved
 from tilelink.pipeline.operator import Operator
-from tilelink.pipeline.prepared import Prepared, Unfused, bind_here
+from tilelink.pipeline.prepared import Prepared, Result, Unfused, bind_here
 from tilelink.runtime.aliasing import writes_of
 from tilelink.runtime.cache import untrue
 from tilelink.runtime.session import Session, require
-from tilelink.tuning.comparison import apart, tolerance
+from tilelink.tuning.comparison import apart, results, tolerance
 from tilelink.tuning.measuring import attempt, failure, interleaved
 from tilelink.tuning.records import known, unknown
 from tilelink.tuning.search import Evaluate, Limits, Search, complete
@@ -70,7 +70,7 @@ class RankCandidate:
         assert self.prepared is not None
         self.prepared.ready(self.of.tensors)
 
-    def run(self, outs: Sequence[torch.Tensor] = ()) -> tuple[torch.Tensor, ...]:
+    def run(self, outs: Sequence[torch.Tensor] = ()) -> Result:
         return (self.prepared or self.allocate()).run(self.of.tensors, outs)
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Tuning:
         self.plan = operator.compiled(self.bound).plan
         self.problem = problem_of(operator, self.bound)
         self.cache = DiskCache(f"{__version__} {torch.__version__} {triton.__version__}")
-        self.plain: Callable[[], tuple[torch.Tensor, ...]] | None = None
+        self.plain: Callable[[], Result] | None = None
         if operator.calls.has_plain(self.backend, self.bound):
             unfused = operator.calls.variant(Schedule(unfused=True))
             self.plain = partial(Unfused(unfused, session, tensors, (), given).run, tensors)
@@ -153,13 +153,13 @@ class Tuning:
         """The unfused form says what is right; the first candidate, the operator by default, where there is none, or where
         arguments are written to: nobody knows what it does to them. Collective."""
         # Now, and not when a candidate has run: that may happen on some ranks only, and this is collective.
-        self._wanted = self.plain() if self.plain is not None and not self.written else None
+        self._wanted = results(self.plain()) if self.plain is not None and not self.written else None
 
     def _check(self, candidate: RankCandidate) -> None:
         """Its results, in memory that is 0 where nothing is written, and the arguments that programs write to."""
         assert candidate.prepared is not None
         self.restore()
-        values = candidate.run([make().zero_() for make in candidate.prepared.fresh])
+        values = results(candidate.run([make().zero_() for make in candidate.prepared.fresh]))
         got = (*values, *(t.clone() for t, _ in self.written))
         wanted = self._wanted = got if self._wanted is None else self._wanted
         if not apart(got, wanted) <= tolerance(t.dtype for t in (*self.tensors, *wanted)):

@@ -41,6 +41,8 @@ class ProcessBackend(Backend):
         self.ranks = group.size()
         self.members = self.numbers = tuple(dist.get_process_group_ranks(group))
         self.arenas = Arenas()
+        self._groups = dist.distributed_c10d._world.pg_map
+        """Those that there are: torch takes them out, and every call asks."""
 
     @property
     def name(self) -> str:
@@ -48,7 +50,7 @@ class ProcessBackend(Backend):
 
     @property
     def alive(self) -> bool:
-        return self.group in dist.distributed_c10d._world.pg_map
+        return self.group in self._groups
 
     def named(self, name: str) -> dist.ProcessGroup:
         """As torch.distributed knows it, and its functional collectives do."""

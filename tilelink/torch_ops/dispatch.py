@@ -23,8 +23,8 @@ Backward = Callable[..., tuple[Any, ...]]
 """`backward(ctx, *gradients)`: the gradient of each argument. `ctx.wanted`: which of them are asked for."""
 
 
-def function_of(keep: Keep, backward: Backward) -> Callable[..., Any]:
-    """`apply(below, *arguments)`: runs `below`, and autograd keeps what it gave with its gradient.
+def function_of(keep: Keep, backward: Backward) -> type[torch.autograd.Function]:
+    """`apply(below, *arguments)` of what it gives: runs `below`, and autograd keeps what it gave with its gradient.
 
     Among arguments and results are tensors, and what is none; tensors in lists have no gradients.
     """
@@ -41,7 +41,12 @@ def function_of(keep: Keep, backward: Backward) -> Callable[..., Any]:
             ctx.wanted = ctx.needs_input_grad[1:]
             return (None, *backward(ctx, *gradients))
 
-    return Differentiable.apply
+    return Differentiable
+
+
+def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Its `apply` for arguments that are plain (`is_plain`): without looking for transforms of torch.func once more."""
+    return super(torch.autograd.Function, function).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def kernel_of(redispatch: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +54,7 @@ def kernel_of(redispatch: Callable[..., Any], apply: Callable[..., Any]) -> Call
 
     Args:
         redispatch: the overload's, `redispatch(keyset, *arguments)`.
-        apply: of `function_of`.
+        apply: that of a `function_of`.
     """
 
     def kernel(keyset: Any, *args: Any) -> Any:

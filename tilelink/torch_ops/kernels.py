@@ -52,13 +52,13 @@ def register(door: Door) -> torch.library.Library:
         gathered, products = gathering.redispatch(keyset, A, Bs, dim, group, return_A=keep)
         return gathered, *products
 
-    gather_all = kernel_of(gather_below, function_of(keep_gathering, of_gathering))
+    gather_all = kernel_of(gather_below, function_of(keep_gathering, of_gathering).apply)
 
     def gather_above(keyset: Any, A: Any, Bs: Any, gather_dim: int, group_name: str, *, return_A: bool = True) -> Any:
         gathered, *products = gather_all(keyset, A, gather_dim, group_name, return_A, *Bs)
         return gathered, products
 
-    scatter_above = kernel_of(scattering.redispatch, function_of(keep_scattering, of_scattering))
+    scatter_above = kernel_of(scattering.redispatch, function_of(keep_scattering, of_scattering).apply)
     for name, kernel in ((GATHER, gather_above), (SCATTER, scatter_above)):
         library.impl(name, kernel, "Autograd", with_keyset=True)
     forget()
