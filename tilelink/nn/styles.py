@@ -69,7 +69,7 @@ class Split:
     def result(self, y: torch.Tensor, placement: Placement, length: int | None = None) -> torch.Tensor:
         """A local tensor that lies as `placement` says, as this module's result; `length`: of the axis that is split, where ranks
         may have parts of different sizes."""
-        if self.local and (placement is self.made or _same(placement, self.made, y.dim()) or self.mesh.size() == 1):
+        if self.local and (_same(placement, self.made, y.dim()) or self.mesh.size() == 1):
             return y
         shape: dict[str, Any] = {}
         if length is not None and _is_shard(placement):
@@ -157,7 +157,10 @@ class RowEmbedding(SplitModule, nn.Embedding):
 
 def _along(axis: int, weight: torch.Tensor) -> torch.Tensor:
     """A weight that is split along an axis; what a parametrization made of it may lie otherwise."""
-    if not isinstance(weight, DTensor) or _same(weight.placements[0], Shard(axis), 2):
+    if not isinstance(weight, DTensor):
+        return weight
+    placement = weight.placements[0]
+    if type(placement) is Shard and placement.dim % 2 == axis:
         return weight
     return weight.redistribute(placements=(Shard(axis),))
 
@@ -362,6 +365,8 @@ def _is_shard(placement: Placement) -> TypeGuard[Shard]:
 
 
 def _same(a: Placement, b: Placement, dims: int) -> bool:
+    if a is b:
+        return True
     if _is_shard(a) and _is_shard(b):
         return a.dim % dims == b.dim % dims
     return a == b
