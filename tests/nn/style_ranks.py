@@ -53,6 +53,7 @@ from tilelink.nn import (
     parallelize,
     split_embedding,
 )
+from tilelink.nn.local import local
 from tilelink.nn.styles import ColumnLinear, RowEmbedding
 
 Tensor = torch.Tensor
@@ -319,6 +320,45 @@ def check_gradients_apart(mesh: DeviceMesh) -> None:
                 close(b.grad, a.grad, f"{backend} {style} {key}")
 
 
+def check_accumulated(mesh: DeviceMesh) -> None:
+    """Gradients come to `grad` as torch brings them there: through hooks, one added to another, and what a user holds stays."""
+
+    def gradients(model: Any, x: Tensor) -> list[Tensor]:
+        up, down = model.up.weight, model.down.weight
+        seen: list[Tensor] = []
+        up.register_hook(lambda grad: grad * 2)
+        down.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+        first = torch.autograd.grad(model(x).square().sum(), [up, down])
+        assert up.grad is down.grad is None
+        model(x).square().sum().backward()
+        held = [p.grad for p in model.parameters()]
+        kept = [grad.clone() for grad in held]
+        model.zero_grad()
+        for _ in range(2):
+            model(model(x)).square().sum().backward()  # each weight twice in a graph
+        again = [p.grad.clone() for p in model.parameters()]
+        graph = model(x)  # holds what takes gradients
+        for p in model.parameters():
+            assert not p.grad.requires_grad
+            p.grad, given = None, torch.ones_like(p).requires_grad_(False)
+            p.sum().backward()  # one number, everywhere
+            p.grad.mul_(0.5)
+            halves = p.grad
+            p.grad = None
+            torch.autograd.backward([p], [given])
+            p.grad.add_(halves)
+            assert local(given).eq(1).all()
+        del graph
+        return [*seen, *first, *held, *kept, *again, *(p.grad for p in model.parameters())]
+
+    plan = {"norm": ReplicatedParallel(summed=False), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
+    want, got = (gradients(model, x) for model in (drawn(Block), parallelize(drawn(Block), plan, mesh)))
+    assert len(got) == len(want)
+    for k, (a, b) in enumerate(zip(want, got, strict=True)):
+        close(b, a, str(k))
+
+
 class Unused(nn.Module):
     """Of two norms one is used; or both, with one weight."""
 
@@ -473,10 +513,10 @@ def check_sharded(rank: int, folder: Path) -> None:
         close(model.norm_of_all, whole.norm_of_all)
     state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
     assert list(state["model"]) == list(whole.state_dict())
-    dcp.save(state, checkpoint_id=folder / "checkpoint")
+    dcp.save(state, checkpoint_id=folder)
     other, later = made(0.5)
     empty = dict(zip(("model", "optimizer"), get_state_dict(other, later), strict=True))
-    dcp.load(empty, checkpoint_id=folder / "checkpoint")
+    dcp.load(empty, checkpoint_id=folder)
     set_state_dict(other, later, model_state_dict=empty["model"], optim_state_dict=empty["optimizer"])
     for each, step, some, shares in ((whole, plain, x, 2), (other, later, mine, 1)):
         step.zero_grad()
@@ -555,7 +595,14 @@ def check_torn_down(rank: int, folder: Path, mesh: DeviceMesh) -> None:
     close(again(x), drawn(Block)(x))
 
 
+def of_four(rank: int, folder: Path) -> None:
+    for name, steps in (("python", None), ("compiled", native.load(native.built()))):
+        native.steps = lambda steps=steps: steps
+        check_sharded(rank, folder / name)
+
+
 def main(rank: int, folder: Path) -> None:
+    native.steps = lambda: None
     mesh = init_device_mesh("cpu", (2,))
     check_rows(rank, mesh)
     check_layouts(rank, mesh)
@@ -569,6 +616,7 @@ def main(rank: int, folder: Path) -> None:
         native.steps = lambda steps=steps: steps
         check_twice(mesh)
         check_gradients_apart(mesh)
+        check_accumulated(mesh)
         check_used(rank, mesh)
         check_changed_between(rank, mesh)
         check_checkpointed(mesh)
@@ -582,4 +630,4 @@ def main(rank: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    two_processes.run(main, of_four=check_sharded)
+    two_processes.run(main, of_four=of_four)

@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
@@ -64,6 +65,51 @@ Tensor rows_of(const Tensor& x) {
 bool is_held_once(const Tensor& t) {
   const bool of_another = t.is_view() && t._base().use_count() == 1;
   return t.is_contiguous() && t.use_count() == 1 && t.storage().use_count() == 1 + of_another;
+}
+
+// Puts a gradient into the parameter's `grad` as AccumulateGrad does, but for one that it would take over by `detach`: of a DTensor
+// that costs the host more than the product does, and what comes from here has nothing to be detached from.
+struct Taking : torch::autograd::AccumulateGrad {
+  using AccumulateGrad::AccumulateGrad;
+
+  variable_list apply(variable_list&& grads) override {
+    const Tensor& grad = grads.at(0);
+    if (grad.defined() && is_free(grad)) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      Tensor& held = variable.mutable_grad();
+      if (!held.defined()) {
+        held = std::move(grads[0]);
+        return {};
+      }
+    }
+    return AccumulateGrad::apply(std::move(grads));
+  }
+
+  // Whether AccumulateGrad would take its memory, and nobody has or sees anything of it.
+  bool is_free(const Tensor& grad) const {
+    return !at::GradMode::is_enabled() && !grad.requires_grad() && !grad.is_view() && grad.layout() == at::kStrided &&
+        torch::autograd::impl::is_tensor_stealable(grad) && tensor_post_acc_grad_hooks() == nullptr &&
+        torch::autograd::utils::obeys_layout_contract(grad, variable);
+  }
+};
+
+// The node that takes a parameter's gradients, which is to be held until a graph holds it; torch's own, where there is one. Its
+// pointers are of one kind in torch 2.11 and of another in 2.13.
+template <
+    typename Held = decltype(torch::autograd::impl::try_get_grad_accumulator(Tensor())),
+    typename Made = Taking>
+Held accumulator_of(const Tensor& parameter) {
+  Held held = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!held && parameter.is_leaf() && parameter.requires_grad()) {
+    if constexpr (std::is_same_v<Held, std::shared_ptr<torch::autograd::Node>>) {
+      held = std::make_shared<Made>(parameter);
+      torch::autograd::impl::set_grad_accumulator(parameter, std::weak_ptr(held));
+    } else {
+      held = c10::make_intrusive<Made>(parameter);
+      torch::autograd::impl::set_grad_accumulator(parameter, c10::weak_intrusive_ptr(held));
+    }
+  }
+  return held;
 }
 
 struct Part : Function<Part> {
@@ -135,7 +181,9 @@ struct Linear : Function<Linear> {
 PyObject* part(PyObject*, PyObject* const* given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   const auto whole = c10::make_intrusive<Object>(given[2]);
-  return THPVariable_Wrap(Part::apply(THPVariable_Unpack(given[0]), THPVariable_Unpack(given[1]), whole));
+  const Tensor& parameter = THPVariable_Unpack(given[0]);
+  const auto accumulator = accumulator_of(parameter);
+  return THPVariable_Wrap(Part::apply(parameter, THPVariable_Unpack(given[1]), whole));
   END_HANDLE_TH_ERRORS
 }
 
@@ -146,6 +194,7 @@ PyObject* linear(PyObject*, PyObject* const* given, Py_ssize_t) {
   const auto layer = c10::make_intrusive<Object>(given[3]);
   const Tensor x = THPVariable_Unpack(given[0]), parameter = THPVariable_Unpack(given[1]), part = THPVariable_Unpack(given[2]);
   const bool sums_result = given[4] == Py_True, sums_gradient = given[5] == Py_True;
+  const auto accumulator = accumulator_of(parameter);
   Tensor y;
   {
     pybind11::gil_scoped_release released;
