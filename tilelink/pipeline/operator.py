@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 from tilelink.codegen import emit
 from tilelink.errors import Loc, TilelinkError, with_article
@@ -48,19 +49,13 @@ KEPT = 256
 
 
 class Identity:
-    """Which operator with which schedule, by value; its hash is computed once."""
+    """Which operator with which schedule: of equal ones there is one object, which dicts find without a look at its value."""
 
-    __slots__ = ("_hash", "_value")
+    __slots__ = ("__weakref__",)
+    _known: ClassVar[WeakValueDictionary[object, Identity]] = WeakValueDictionary()
 
-    def __init__(self, *value: object) -> None:
-        self._value = value
-        self._hash = hash(value)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self._value == other._value
+    def __new__(cls, *value: object) -> Identity:
+        return cls._known.setdefault(value, super().__new__(cls))
 
 
 @dataclass(slots=True, eq=False)
