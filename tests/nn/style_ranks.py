@@ -305,19 +305,23 @@ class Tables(nn.Module):
 
 def check_gradients_apart(mesh: DeviceMesh) -> None:
     """No gradient shares memory with another, nor with one that the user passes: they are added up and clipped as unsplit."""
-    for backend in (None, "aot_eager", "inductor"):
-        for style in ("colwise_rep", "rowwise_rep"):
-            whole, split = drawn(Tables), parallelize(drawn(Tables), {"out": style}, mesh)
-            run = split if backend is None else torch.compile(split, backend=backend, fullgraph=True)
-            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
-            for model, called in ((whole, whole), (split, run)):
-                passed = torch.ones(8).expand(4, 8)
-                for _ in range(2):
-                    called(x).backward(passed)
-                assert (passed == 1).all()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
-                close(b.grad, a.grad, f"{backend} {style} {key}")
+    backends = (
+        (None, "aot_eager", "inductor") if native.steps() is None else (None,)
+    )  # compilers trace what is in Python
+    for backend, style in itertools.product(backends, ("colwise_rep", "rowwise_rep")):
+        if (backend, style) == ("inductor", "colwise_rep"):
+            continue  # which takes 4 seconds, and shows nothing that the other does not
+        whole, split = drawn(Tables), parallelize(drawn(Tables), {"out": style}, mesh)
+        run = split if backend is None else torch.compile(split, backend=backend, fullgraph=True)
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+        for model, called in ((whole, whole), (split, run)):
+            passed = torch.ones(8).expand(4, 8)
+            for _ in range(2):
+                called(x).backward(passed)
+            assert (passed == 1).all()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
+            close(b.grad, a.grad, f"{backend} {style} {key}")
 
 
 def check_accumulated(mesh: DeviceMesh) -> None:
