@@ -18,6 +18,7 @@ BODY = """
 m = tl.tile_id(out)
 x = tl.tile_load(a, m)
 said = tl.tile_load(a, m, other=-1.0)
+filled = tl.tile_load(a, m, other=0.0)
 w = tl.tile_load(b)
 eight = tl.tile_load(c, m)
 mean = tl.sum(x, 1) / tl.size(a, 1)
@@ -76,7 +77,24 @@ CHANGED = [
     "tl.max(x.reshape(16, 8), 0)",
     "tl.max(tl.view(x, (8, 16)), 1)",
     "tl.max(tl.ravel(x), 0) + mean",
-    "tl.sum(tl.flip(tl.exp(x), 1), 1)",
+    "tl.sum(tl.flip(x, 1), 1)",
+    "tl.max(input=x, axis=1)",
+    "tl.sum(tl.where(condition=x > 0, x=x, y=1.0), 1)",
+    "tl.sum(tl.topk(x, 4), 1)",
+    "tl.sum(tl.fdiv(1.0, x), 1)",
+    "tl.sum(tl.expand_dims(tl.exp(x), axis=2), 1)[:, 0]",
+    "tl.sum(x * tl.log(x), 1)",
+    "tl.sum(x * (1.0 / x), 1)",
+    "tl.sum(tl.dot(x, tl.log(w)), 1)",
+    "tl.max(tl.where(k[None, :] >= 3, x, -1e30), 1)",
+    "tl.sum(tl.where((k != 3)[None, :], tl.exp(x), 0.0), 1)",
+    "tl.max(tl.where(mean[:, None] > x, x, 0.1 * x), 1)",
+    "tl.max(tl.tile_load(a, (m, k)), 1)",
+    "tl.sum(tl.where(tl.tile_mask(a, m, stop=3), 0.0, tl.exp(x)), 1)",
+    "tl.sum(filled - mean[:, None], 1)",
+    "tl.sum(tl.exp(filled), 1)",
+    "tl.sum(filled + tl.exp(x), 1)",
+    "tl.sum(tl.where((k < tl.size(a, 1))[None, :], x, 0.0) - mean[:, None], 1)",
     "tl.sum(k, 0).to(tl.float32) + mean",
     "tl.max(x + 0.1 * k[None, :], 1)",
     "tl.sum(tl.exp(x - 0.1 * k[None, :]), 1)",
@@ -142,7 +160,6 @@ ALIKE = [
     "tl.max(((x > 0) | (x < -2)).to(tl.int32), 1).to(tl.float32)",
     "tl.sum(tl.reshape(x, (8, 16)), 1)",
     "tl.max(tl.reshape(said, (8, 16)), 1)",
-    "tl.sum(tl.flip(x, 1), 1)",
     "tl.sum(tl.where(k[None, :] % 2 == 0, x, 0.0), 1)",
     "tl.sum(tl.where(k + 1 < tl.size(a, 1), k, 0), 0).to(tl.float32) + mean",
     "tl.sum(tl.where(k[None, :] * 2 < tl.size(a, 1), x - mean[:, None], 0.0), 1)",

@@ -408,7 +408,6 @@ def load_ops(body: tuple[object, ...]) -> list[Load]:
         ("tl.sum(x, axis=1, keep_dims=True)", "tl.sum(x, axis=1, keep_dims=True)"),
         ("x.to(tl.float32, bitcast=True)", "x.to(tl.float32, bitcast=True)"),
         ("(x + 1) * 2", "(x + 1) * 2"),
-        ("not x", "not x"),
     ],
 )
 def test_other_expressions_stay_as_they_are(written: str, text: str) -> None:

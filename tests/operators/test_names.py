@@ -70,7 +70,7 @@ def limited_first(inbox: Any, out: Any) -> None:
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     for k in tl.tiles(inbox, axis=2, stop=tl.size(inbox, 2)):
         at = tl.tile_range(inbox, k)
-        acc += tl.sum(tl.where(at < tl.size(inbox, 2), at, 0), 0)
+        acc += tl.sum(tl.where(at < tl.tile_end(inbox, k), at, 0), 0)
     for s in tl.tiles(inbox, axis=0):
         for k in tl.tiles(inbox, axis=2):
             tl.consumer_tile_wait(inbox, (s, m, k))

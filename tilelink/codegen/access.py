@@ -12,7 +12,7 @@ from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import For, If, Op, Read, Write
-from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.partition import GridAxis, extent, held
 from tilelink.ir.plan import LL_DATA
 from tilelink.ir.program import At, Expr, Gather, IndexEntry, Load, OfTile, Store, Whole
 from tilelink.ir.shape import ITEM_BYTES
@@ -40,13 +40,13 @@ def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
 
 
 def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
-    """The lanes of a whole axis: a block padded to a power of two."""
-    if dim not in scope.wholes:
+    """The lanes of a whole axis, or of all that a rank has of it: a block padded to a power of two."""
+    if (dim, size) not in scope.wholes:
         lengths = extents(scope, size)
         length = power_of_two(max(lengths))
         tile = TileNames("0", scope.text(size), GridAxis(dim, "plain", size, None), length, whole=lengths == {length})
-        scope.wholes[dim] = _with_lanes(scope, label(dim), tile)
-    return scope.wholes[dim]
+        scope.wholes[dim, size] = _with_lanes(scope, label(dim), tile)
+    return scope.wholes[dim, size]
 
 
 def _with_lanes(scope: Scope, name: str, tile: TileNames) -> TileNames:
@@ -268,7 +268,7 @@ def extents_and_elements(scope: Scope, buffer: str) -> tuple[tuple[Formula, ...]
 
 
 def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:
-    return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, extent(tensor, v, scope.step.axis))
+    return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, held(tensor, v, scope.step.axis))
 
 
 def from_data(expr: Expr, text: str, most: str | None = None) -> str:

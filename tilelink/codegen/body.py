@@ -337,13 +337,14 @@ def _mask(scope: Scope, op: Bounds) -> None:
 
 
 def _whole_tiles(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Whole | None:
-    """Where the whole tiles are of a loop from `low` to `high` that makes masks; None: one loop does for all tiles.
+    """Where the whole tiles are of a loop from `low` to `high` that makes masks; None: one loop does for all tiles, as where one
+    that is a whole axis has more lanes than elements.
 
     Limits have names from here on, by which `_mask` finds them. A limit that changes from tile to tile is no limit of the
     loop; and what notifies stays in the order of its tiles.
     """
     masks = [o for o in walk(op.body) if isinstance(o, Bounds) and o.what == "mask" and o.var == op.var]
-    if not masks or any(isinstance(o, Notify) for o in walk(op.body)):
+    if not masks or grid.tile is None or any(isinstance(o, Notify) for o in walk(op.body)):
         return None
     inner = bound_in(op.body) | {op.var}
     if any(inner & set(e.names) for m in masks for e in (m.start, m.stop) if e is not None):

@@ -135,7 +135,7 @@ class Scope(File):
     inside: set[str] = field(default_factory=set[str])
     args: dict[str, Arg] = field(default_factory=dict[str, Arg])
     tiles: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
-    wholes: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
+    wholes: dict[tuple[str, Formula], TileNames] = field(default_factory=dict[tuple[str, Formula], TileNames])
     replaced: dict[str, str] = field(default_factory=dict[str, str])
     known: dict[Formula, Formula] = field(default_factory=dict[Formula, Formula])
     limits: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])

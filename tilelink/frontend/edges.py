@@ -16,7 +16,7 @@ from typing import Any
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import FLAT, Holds, Lane, Lanes, Value, constant_of, integer_of
 from tilelink.ir.formula import COMPUTE
-from tilelink.ir.program import Gather, Index, OfTile, Param, Together, Whole
+from tilelink.ir.program import Expr, Gather, Index, OfTile, Param, Together, Whole
 
 OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.BitOr: "+", ast.BitXor: "+", ast.Mult: "*", ast.BitAnd: "*",
@@ -28,25 +28,36 @@ KEEP_ZERO = frozenset({"sqrt", "sqrt_rn", "sin", "erf", "floor", "ceil", "to", "
 RISE = frozenset({"exp", "exp2", "log", "log2", "sigmoid"})
 OF_ZERO = frozenset({*RISE, "cos", "rsqrt"})
 """Functions of each value, which make 0 of 0, and which make something else of it; of larger values larger ones."""
+INFINITE = frozenset({"log", "log2", "rsqrt"})
+"""Of which that is infinite."""
+ORDER: Mapping[str, tuple[str, ...]] = {
+    "where": ("condition", "x", "y"), "expand_dims": ("input", "axis"), "clamp": ("x", "min", "max"),
+    "dot": ("input", "other"), "full": ("shape", "value"), **dict.fromkeys(("maximum", "minimum", "fdiv", "div_rn"), ("x", "y")),
+    **dict.fromkeys(("softmax", "sort", "topk", "flip"), ("x",)),
+}  # fmt: skip
+"""What their first parameters are called, where it is not `input` or `x` alone."""
 ALONG: Mapping[str, tuple[str, int | None]] = {
-    **dict.fromkeys(("sum", "xor_sum", "max", "min", "argmax", "argmin", "reduce"), ("axis", None)),
+    **dict.fromkeys(("sum", "xor_sum", "reduce_or", "max", "min", "argmax", "argmin", "reduce"), ("axis", None)),
     "softmax": ("dim", 0),
     "sort": ("dim", -1),
+    "topk": ("dim", -1),
     "histogram": ("", None),
 }
 """Reductions, and what else takes the values of an axis together: the parameter that names the axis ("": it takes all), and its
 default."""
-MOVES = frozenset({"reshape", "view", "ravel", "flip"})
+MOVES = frozenset({"reshape", "view", "ravel"})
 """Functions that move values, by which those past an edge may come anywhere."""
-SCANS = frozenset({"cumsum", "cumprod"})
-TOGETHER = frozenset({*ALONG, *SCANS, "dot"})
+SCANS: Mapping[str, int] = {"cumsum": 2, "cumprod": 2, "associative_scan": 3}
+"""And which argument says that they begin at the end."""
+TOGETHER = frozenset({*ALONG, *SCANS, "dot", "flip", "gather"})
 """Of which it is known that they take values together, and along which axis."""
 SHAPED = frozenset({"zeros", "full", "zeros_like"})
+OTHER = ("position", "inner", "made", "infinite")
 CHANGES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("sum", "xor_sum", "dot"), ("again", "low", "position", "made")),
-    **dict.fromkeys(("max", "argmax"), ("zero", "position", "made")),
-    **dict.fromkeys(("min", "argmin"), ("zero", "least", "low", "position", "made")),
-    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", "low", "position", "made")),
+    **dict.fromkeys(("sum", "xor_sum", "reduce_or", "dot"), ("again", "low", *OTHER)),
+    **dict.fromkeys(("max", "argmax", "topk"), ("zero", *OTHER)),
+    **dict.fromkeys(("min", "argmin"), ("zero", "least", "low", *OTHER)),
+    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", "low", *OTHER)),
 }
 """What lanes past an edge hold that changes what a function makes of all."""
 NOTHING = {
@@ -54,15 +65,16 @@ NOTHING = {
     **dict.fromkeys(("min", "argmin", "sort"), 'float("inf")'),
 }  # fmt: skip
 """What counts for nothing there; of others what is below all numbers."""
-ZEROS, LOW = ("zero", "least"), ("least", "low")
+ZEROS, LOW, POSITIONS = ("zero", "least", "filled"), ("least", "low"), ("position", "inner")
 LARGE = 1e20
 """A number that stands for infinity."""
 OTHERS = frozenset({"arange", "expand_dims", "broadcast_to", "cdiv", "device_print"})
 """Other functions that take no values together."""
 
 
-def of_axes(param: Param, index: Index, *, said: bool) -> Lanes:
-    """Of a load. `said`: the program says what lies past an edge. One axis of the block is that of all vectors of positions."""
+def of_axes(param: Param, index: Index, holds: Holds, vectors: Mapping[Expr, Lanes]) -> Lanes:
+    """Of a load, which gives what it `holds` past an edge. One axis of the block is that of all vectors of positions: of those
+    that are no positions the load gives the same, of those that are by chance an element."""
     if param.shape.rest is not None:
         return ()
     found: list[Lane | None] = []
@@ -70,18 +82,22 @@ def of_axes(param: Param, index: Index, *, said: bool) -> Lanes:
     for axis, e in zip(param.shape.axes, index, strict=True):
         if isinstance(e, OfTile | Whole):
             full = isinstance(axis.size, int) and axis.size.bit_count() == 1 and isinstance(e, Whole)
-            var = e.var if isinstance(e, OfTile) else ""
-            found.append(Lane(param.name, axis.name, var, "said" if said or full else "zero"))
+            found.append(None if full else Lane(param.name, axis.name, e.var if isinstance(e, OfTile) else "", holds))
         elif isinstance(e, Gather) and not gathered:
             gathered = True
-            found.append(None)
+            lane = next((e for e in vectors.get(e.expr, ()) if isinstance(e, Lane)), None)
+            none = lane is not None and lane.holds in ("said", *POSITIONS)
+            found.append(
+                lane and replace(lane, param=param.name, dim=axis.name, holds=holds if none else "again", loaded=True)
+            )
     return tuple(found)
 
 
-def of_range(param: Param, at: int, var: str) -> Lanes:
-    """Of the positions of an axis, or of its tile `var`."""
-    full = not var and isinstance(size := param.shape.axes[at].size, int) and size.bit_count() == 1
-    return (Lane(param.name, param.shape.axes[at].name, var, "said" if full else "position", loaded=False),)
+def of_range(param: Param, at: int, var: str, *, inner: bool = False) -> Lanes:
+    """Of the positions of an axis, or of its tile `var`, which may end before the axis does (`inner`)."""
+    if not var and isinstance(size := param.shape.axes[at].size, int) and size.bit_count() == 1:
+        return (None,)
+    return (Lane(param.name, param.shape.axes[at].name, var, "inner" if inner else "position", loaded=False),)
 
 
 def elementwise(op: str, *values: Value) -> Lanes:
@@ -91,7 +107,8 @@ def elementwise(op: str, *values: Value) -> Lanes:
     if any(len(lanes) != axes for lanes in along):
         return ()
     kept = len(values) == 2 and _keeps_zero(op, *values)
-    return tuple(_pair(op, each, kept, _rises(op, *values)) for each in zip(*along, strict=True))
+    sizes = tuple(v.is_size for v in values)
+    return tuple(_pair(op, each, kept, _rises(op, *values), sizes) for each in zip(*along, strict=True))
 
 
 def _keeps_zero(op: str, a: Value, b: Value) -> bool:
@@ -112,28 +129,53 @@ def _rises(op: str, a: Value, *others: Value) -> bool:
     )
 
 
-def _pair(op: str, each: Iterable[Any], kept: bool, rises: bool) -> Any:
+def _pair(op: str, each: Iterable[Any], kept: bool, rises: bool, sizes: Sequence[bool]) -> Any:
     each = list(each)
     lanes: list[Lane] = [e for e in each if isinstance(e, Lane)]
     if not lanes or len({e.var for e in lanes}) > 1:
         return FLAT if all(e == FLAT for e in each) else None
     zeros = [e.holds in ZEROS for e in lanes]
-    if op == "*" and any(zeros):
+    positions = [e.holds in POSITIONS for e in lanes]
+    if any(e.holds == "infinite" for e in lanes) or (op == "/" and isinstance(each[-1], Lane) and zeros[-1]):
+        holds: Any = "said" if None in each else "infinite"
+    elif op == "*" and any(zeros):
         low = rises and all(e.holds in LOW for e in lanes)
-        return replace(lanes[zeros.index(True)], holds="least" if low else "zero", loaded=False)
-    both = kept if len(each) > len(lanes) else op in ("+", "-", "max", "min", "<", ">", "!=")
-    positions = [e.holds == "position" for e in lanes]
-    if (any(positions) and op in COMPARE) or (all(positions) and op in ("+", "-", "*") and None not in each):
-        holds: Any = "said" if op in COMPARE else "position"
+        filled = any(e.holds == "filled" for e in lanes)
+        holds = "filled" if filled else "least" if low else "zero"
+    elif any(positions) and op in COMPARE:
+        holds = "said" if _bounded(op, each, sizes) else "made"
+    elif all(positions) and op in ("+", "-", "*") and None not in each:
+        holds = "inner" if any(e.holds == "inner" for e in lanes) else "position"
     elif None in each or any(e.holds == "said" for e in lanes):
         holds = "said"
-    elif op in COMPARE:
-        holds = "least" if both and all(zeros) else "made"
-    elif rises and all(e.holds in LOW for e in lanes):
-        holds = "least" if both and all(zeros) else "low"
     else:
-        holds = "zero" if both and all(zeros) else "made"
+        holds = _of_zeros(op, each, lanes, kept, rises)
     return replace(lanes[0], holds=holds, loaded=False)
+
+
+def _of_zeros(op: str, each: Sequence[Any], lanes: Sequence[Lane], kept: bool, rises: bool) -> Holds:
+    """What an operator makes of what lanes hold that the program has said nothing of, but perhaps 0."""
+    both = kept if len(each) > len(lanes) else op in ("+", "-", "max", "min", "<", ">", "!=")
+    zero = both and all(e.holds in ZEROS for e in lanes)
+    if zero and any(e.holds == "filled" for e in lanes):
+        return "filled"
+    if op in COMPARE:
+        return "least" if zero else "made"
+    if rises and all(e.holds in LOW for e in lanes):
+        return "least" if zero else "low"
+    return "zero" if zero else "made"
+
+
+def _bounded(op: str, each: Sequence[Any], sizes: Sequence[bool]) -> bool:
+    """Whether positions past an end do not pass such a test: they are above what they are compared with. Where tiles may end
+    before the axis does, its size is no such thing."""
+    if len(each) != 2:
+        return False
+    for at, wanted in ((0, ("<", "<=", "==")), (1, (">", ">=", "=="))):
+        lane, other = each[at], each[1 - at]
+        if isinstance(lane, Lane) and lane.holds in POSITIONS and op in wanted and not isinstance(other, Lane):
+            return lane.holds == "position" or not sizes[1 - at]
+    return False
 
 
 def _where(test: Value, a: Value, b: Value) -> Lanes:
@@ -146,25 +188,30 @@ def _where(test: Value, a: Value, b: Value) -> Lanes:
 
     def one(asked: Any, *arms: Any) -> Any:
         lane = next((e for e in (asked, *arms) if isinstance(e, Lane)), None)
-        if not isinstance(asked, Lane) or asked.holds == "said":
-            return lane and replace(lane, holds="said", loaded=False)
-        arms = arms[1:] if asked.holds in ZEROS else arms
         holds = [e.holds if isinstance(e, Lane) else e if isinstance(e, str) and e != FLAT else "said" for e in arms]
-        return replace(asked, holds=_of_arms(holds), loaded=False)
+        if not isinstance(asked, Lane) and isinstance(arms[0], str) and arms[0] != FLAT and isinstance(arms[1], Lane):
+            found: Any = _of_arms(holds)  # a number for what passes: whoever masks has it the other way round
+        elif not isinstance(asked, Lane) or asked.holds == "said":
+            found = "filled" if arms[1] == "filled" else "said"
+        else:
+            found = _of_arms(holds[1:] if asked.holds in ZEROS else holds)
+        return lane and replace(asked if isinstance(asked, Lane) else lane, holds=found, loaded=False)
 
-    sides = (test.lanes, along(a), along(b))
+    sides = (test.lanes or (None,) * axes, along(a), along(b))
     return tuple(map(one, *sides)) if all(len(lanes) == axes for lanes in sides) else elementwise("", test, a, b)
 
 
 def _filled(number: float) -> Holds:
     """What lanes hold that are filled with a number: one that counts for nothing is the program's word for it."""
-    return "said" if not number or abs(number) > LARGE else "again"
+    return "filled" if not number else "said" if abs(number) > LARGE else "again"
 
 
 def _of_arms(holds: Sequence[Any]) -> Any:
-    if len(holds) == 1:
+    """Of lanes of which nobody knows which arm they have."""
+    known = {*holds}
+    if len(known) == 1:
         return holds[0]
-    return "again" if {*holds} - {"zero", "least", "said"} else "said"
+    return "again" if known - {*ZEROS, "said"} else "zero" if known & {"zero", "least"} else "said"
 
 
 def of_subscript(value: Value, entries: Sequence[str]) -> Lanes:
@@ -183,6 +230,7 @@ def of_call(
     Raises:
         TilelinkError: TL143, a reduction of what lies past an edge.
     """
+    args = _in_order(name, args, keywords)
     if name is not None and name in ALONG and args:
         return _reduced(state, node, name, args, keywords)
     if name in KEEP_ZERO and args:
@@ -190,10 +238,10 @@ def of_call(
     if name == "abs" and args:
         return changed(args[0].lanes, zero="least")
     if name in OF_ZERO and args:
-        low = "low" if name in RISE else "made"
-        return changed(args[0].lanes, zero="made", again="made", least=low, low=low)
-    if name in ("maximum", "minimum") and len(args) == 2:
-        return elementwise(name[:3], *args)
+        low, made = "low" if name in RISE else "made", "infinite" if name in INFINITE else "made"
+        return changed(args[0].lanes, zero=made, filled=made, again="made", least=low, low=low)
+    if name in ("maximum", "minimum", "fdiv", "div_rn") and len(args) == 2:
+        return elementwise("/" if "div" in name else name[:3], *args)
     if name == "where" and len(args) == 3:
         return _where(*args)
     if name == "fma" and len(args) == 3:
@@ -201,10 +249,12 @@ def of_call(
     if name == "clamp" and len(args) == 3:
         low, high = (constant_of(v.node) for v in args[1:])
         inside = isinstance(low, int | float) and isinstance(high, int | float) and low <= 0 <= high
-        return args[0].lanes if inside else changed(args[0].lanes, zero="made", least="low")
+        return args[0].lanes if inside else changed(args[0].lanes, zero="made", filled="made", least="low")
     if name in SHAPED and args:
         number = constant_of(args[1].node) if name == "full" and len(args) > 1 else None
-        holds: Any = _filled(number) if isinstance(number, int | float) else "said" if name == "full" else "zero"
+        holds: Any = (
+            _filled(number) if isinstance(number, int | float) and number else "said" if name == "full" else "zero"
+        )
         return tuple(replace(e, holds=holds, loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
     if name in ("trans", "permute") and args and len(args[0].lanes) == 2:
         first = args[1].node if len(args) > 1 else None
@@ -215,19 +265,57 @@ def of_call(
         return (*args[0].lanes[:at], FLAT, *args[0].lanes[at:])
     if name == "broadcast_to" and args:
         return tuple(e if isinstance(e, Lane) else None for e in args[0].lanes)
-    if name in SCANS and args and args[0].lanes:
+    if name is not None and name in SCANS and args and args[0].lanes:
         return _scanned(state, node, name, args, keywords)
     if name == "dot" and len(args) >= 2:
         return _product(state, node, args, keywords)
+    if name in ("flip", "gather") and args and args[0].lanes:
+        return _moved_along(state, node, name, args, keywords)
+    if name == "join" and len(args) == 2:
+        return (*elementwise("+", *args), None)
+    if name == "interleave" and len(args) == 2:
+        return elementwise("+", *args)
     blocks = [v for v in (*args, *keywords.values()) if v.length is None]
     if name not in OTHERS:
         for lane in (e for v in blocks for e in v.lanes):
             _note(state, node, name or ast.unparse(node.func), lane)
     if name in MOVES and args:
-        return args[0].lanes if name == "flip" else _moved(args)
+        return _moved(args)
     if name is None:  # a helper of the user's, which makes of zeros what it likes
         return changed(elementwise("", *blocks), **dict.fromkeys((*ZEROS, "again", "low"), "made")) if blocks else ()
     return ()
+
+
+def _in_order(name: str | None, args: Sequence[Value], keywords: Mapping[str, Value]) -> list[Value]:
+    """The first arguments by their places, those that are passed by name as well."""
+    found, order = list(args), ORDER.get(name or "", ("input",))
+    for word in order[len(found) :]:
+        value = keywords.get(word) or (keywords.get("x") if word == "input" else None)
+        if value is None:
+            break
+        found.append(value)
+    return found
+
+
+def _moved_along(
+    state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]
+) -> Lanes:
+    """Of values that are taken from other places of an axis: what lies past its end comes before it.
+
+    Raises:
+        TilelinkError: TL143.
+    """
+    word, at = ("dim", 1) if name == "flip" else ("axis", 2)
+    given = keywords.get(word) or (args[at] if len(args) > at else None)
+    axis, lanes = None if given is None else integer_of(given.node), args[0].lanes
+    for k, lane in enumerate(lanes):
+        if isinstance(lane, Lane) and axis in (None, k, k - len(lanes)):
+            _note(state, node, name, lane)
+            if name == "flip":
+                message = f"`flip` brings what lies past the end of axis `{lane.dim}` of `{lane.param}` before it"
+                hint = "load at the positions that are meant, a vector of them, or declare an axis of a constant power of two"
+                state.fail("TL143", node, message, _FILLED, hint)
+    return lanes if name == "flip" else changed(args[1].lanes, **dict.fromkeys(ZEROS, "made")) if len(args) > 1 else ()
 
 
 def _moved(args: Sequence[Value]) -> Lanes:
@@ -247,18 +335,20 @@ def changed(lanes: Lanes, **to: Any) -> Lanes:
 
 def _scanned(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
     """Behind the last element a sum goes on as it is. Where it begins there, what lies past the edge counts."""
-    given, back = (keywords.get(k) or (args[at] if len(args) > at else None) for k, at in (("axis", 1), ("reverse", 2)))
+    places = (("axis", 1), ("reverse", SCANS[name]))
+    given, back = (keywords.get(k) or (args[at] if len(args) > at else None) for k, at in places)
     lanes = args[0].lanes
     axis = 0 if given is None else integer_of(given.node) or 0
     lane = lanes[axis] if -len(lanes) <= axis < len(lanes) else None
     _note(state, node, name, lane)
     backwards = back is not None and constant_of(back.node) is not False
-    harmless = ("said", *ZEROS) if name == "cumsum" or not backwards else ("said",)
+    harmless = ("said", *ZEROS) if name == "cumsum" or not backwards else ("said", "filled")
     if backwards and isinstance(lane, Lane) and lane.holds not in harmless:
         _refuse(state, node, name, lane)
     if backwards or not isinstance(lane, Lane):
         return changed(lanes, least="zero")
-    made = {} if name == "cumprod" or lane.holds == "said" else {"zero": "made", "least": "made", "again": "made"}
+    sums = name != "cumprod" and lane.holds != "said"
+    made = dict.fromkeys((*ZEROS, "again"), "made") if sums else {}
     return tuple(changed((e,), **made)[0] if e == lane else e for e in lanes)
 
 
@@ -266,7 +356,7 @@ def _note(state: Lowering, node: ast.Call, what: str, lane: object) -> None:
     """That a call takes a tile of the domain together, or may."""
     if (
         isinstance(lane, Lane)
-        and lane.holds != "position"
+        and lane.holds not in POSITIONS
         and state.domain is not None
         and lane.var
         and lane.var in state.domain.names
@@ -279,8 +369,10 @@ def _product(state: Lowering, node: ast.Call, args: Sequence[Value], keywords: M
     (rows, left), (right, columns) = (v.lanes if len(v.lanes) == 2 else (None, None) for v in args[:2])
     for lane in (left, right):
         _note(state, node, "dot", lane)
-    if isinstance(left, Lane) and isinstance(right, Lane) and {left.holds, right.holds} <= {*CHANGES["dot"]}:
-        _refuse(state, node, "dot", left)
+    if isinstance(left, Lane) and isinstance(right, Lane):
+        holds = {left.holds, right.holds}
+        if holds <= {*CHANGES["dot"]} or "infinite" in holds:  # 0 times infinity is no number
+            _refuse(state, node, "dot", right if right.holds == "infinite" else left)
     sides = (e if isinstance(e, Lane) else None for e in (rows, columns))
     found = tuple(e and replace(e, holds="zero" if e.holds in ZEROS else "said", loaded=False) for e in sides)
     acc = keywords.get("acc") or (args[2] if len(args) > 2 else None)
@@ -289,7 +381,8 @@ def _product(state: Lowering, node: ast.Call, args: Sequence[Value], keywords: M
 
 def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
     word, default = ALONG[name]
-    lanes, given = args[0].lanes, keywords.get(word) or (args[1] if word and len(args) > 1 else None)
+    at = 2 if name == "topk" else 1
+    lanes, given = args[0].lanes, keywords.get(word) or (args[at] if word and len(args) > at else None)
     said = None if given is None else integer_of(given.node)
     axis = default if given is None or constant_of(given.node) is None else said
     if not lanes or (axis is None and given is not None and constant_of(given.node) is not None):
@@ -300,7 +393,7 @@ def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
             if lane.holds in CHANGES[name]:
                 _refuse(state, node, name, lane)
             _note(state, node, name, lane)
-    if name in ("softmax", "sort") or axis is None:
+    if name in ("softmax", "sort", "topk") or axis is None:
         return ()
     kept = keywords.get("keep_dims")
     if kept is not None and constant_of(kept.node) is not False:
@@ -319,7 +412,7 @@ def _refuse(state: Lowering, node: ast.Call, name: str, lane: Lane) -> None:
     if lane.holds not in ZEROS:
         why += ", of which something else has been made"
     if not lane.loaded:
-        by = "by `tl.tile_mask`, or by `tl.tile_range(…) < tl.size(…)`"
+        by = "by `tl.tile_mask`, or by `tl.tile_range(…) < tl.tile_end(…)`"
         hint = f"choose what counts: `tl.where(…, …, {nothing})`, {by}"
     message = f"`{name}` takes what lies past the end of axis `{lane.dim}` of `{lane.param}`"
     state.fail("TL143", node, message, why, hint)
@@ -331,7 +424,9 @@ def check_positions(state: Lowering, node: ast.expr, value: Value) -> None:
     Raises:
         TilelinkError: TL143.
     """
-    lane = next((e for e in value.lanes if isinstance(e, Lane) and e.holds not in ("said", "again", "position")), None)
+    lane = next(
+        (e for e in value.lanes if isinstance(e, Lane) and e.holds not in ("said", "filled", "again", *POSITIONS)), None
+    )
     if lane is not None:
         message = f"`{ast.unparse(node)}` has positions past the end of axis `{lane.dim}` of `{lane.param}`"
         why = f"{_FILLED}, which is a position like any other, and something would be stored there"

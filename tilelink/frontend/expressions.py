@@ -251,6 +251,8 @@ def _filled(tree: ast.expr, known: Mapping[str, Value]) -> Value:
 def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     operand = lower(state, node.operand)
     state.as_numbers(node, operand)
+    if isinstance(node.op, ast.Not) and operand.rank > 0:
+        _of_blocks(state, node, "`not`", "write `~` before a block of truth values")
     formula: Formula | None = None
     known = state.static(operand, spelled=True)
     if isinstance(node.op, ast.UAdd) or (isinstance(node.op, ast.USub) and _is_bit(state, operand) and not known):
@@ -262,7 +264,7 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
         formula = bounded(negate(operand.formula))
     kept = isinstance(node.op, ast.USub | ast.UAdd)
-    becomes = {"least": "zero", "low": "made"} if kept else dict.fromkeys(("zero", "least", "low"), "made")
+    becomes = {"least": "zero", "low": "made"} if kept else dict.fromkeys(("zero", "filled", "least", "low"), "made")
     lanes = edges.changed(operand.lanes, **becomes)
     return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula, lanes=lanes)
 
@@ -303,6 +305,8 @@ def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
     with state.under(f"the right side of `{word}`"):
         parts += [lower(state, v) for v in node.values[1:]]
     known = all(state.static(p, spelled=True) for p in parts)
+    if any(p.rank > 0 for p in parts):
+        _of_blocks(state, node, f"`{word}`", f"write `{'&' if word == 'and' else '|'}`, and comparisons in parentheses")
     if not known:
         parts = [_asked(state, p) for p in parts]
     formula = parts[0].formula
@@ -314,6 +318,10 @@ def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
             formula = bounded(select(formula, last, formula) if word == "and" else select(formula, formula, last))
     only_if = needed(parts) if word == "and" else None
     return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula, only_if=only_if)
+
+
+def _of_blocks(state: Lowering, node: ast.expr, what: str, hint: str) -> NoReturn:
+    state.fail("TL142", node, f"{what} of a block of values", "Python asks for one value, and a block has many", hint)
 
 
 def _asked(state: Lowering, value: Value) -> Value:
@@ -465,6 +473,8 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     keywords = {str(k.arg): lower(state, k.value) for k in node.keywords}
     if name in _OF_NUMBERS:
         state.as_numbers(node, *args, *keywords.values())
+    if name in ("min", "max") and isinstance(state.look_up(node.func), Builtin) and any(a.rank > 0 for a in args):
+        _of_blocks(state, node, f"`{name}`", f"write `tl.{name}imum(…)`, or reduce it, `tl.{name}(…, axis)`")
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
     rank = common_rank(everything) if name is None else _rank_of_call(name, [*owner, *args], keywords)

@@ -17,10 +17,10 @@ from tilelink.frontend.jit import Helpers
 from tilelink.frontend.outside import alike
 from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
-from tilelink.frontend.values import RANKS, Binding, Environment, Value, Variable, is_index
+from tilelink.frontend.values import RANKS, Binding, Environment, Lanes, Value, Variable, is_index
 from tilelink.frontend.wording import numbered
 from tilelink.ir.formula import Sym
-from tilelink.ir.program import Let, Op, Param, Tile, Together
+from tilelink.ir.program import Expr, Let, Op, Param, Tile, Together
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
 """Names that emitted expressions use for themselves."""
@@ -44,6 +44,8 @@ class Lowering:
         conditional: why a load may not be taken out of the expression being lowered.
         raw: the program has a pointer.
         together: what is taken together of tiles of the domain.
+        vectors: what is known of vectors of positions.
+        limited: variables of walks that may end before the axis does.
         once: names that one line alone binds, so that they may be those of ops. Ops are told apart by their names alone, and
             formulas speak of these: no op has a name that another line binds.
         flags: constants of the program that are bools.
@@ -69,6 +71,8 @@ class Lowering:
         self.globals: dict[str, bool | int | float | str] = {}
         self.env: Environment = {}
         self.flags: frozenset[str] = frozenset()
+        self.vectors: dict[Expr, Lanes] = {}
+        self.limited: set[str] = set()
         self.lost: dict[str, Loc] = {}
         self.ops: list[Op] = []
         self.domain: Tile | None = None

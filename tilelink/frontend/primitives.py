@@ -88,7 +88,8 @@ def _tile_load(call: Call, t: Param, tile: Node = None, other: Node = None) -> V
     index, filler = call.index(t, tile), None if other is None else call.state.lower(other).expr()
     name = call.result(f"{t.name}_tile")
     call.add(Load(name=name, param=t.name, index=index, other=filler, loc=call.loc))
-    lanes = of_axes(t, index, said=other is not None)
+    zero = other is not None and constant_of(other) in (0, False)
+    lanes = of_axes(t, index, "zero" if other is None else "filled" if zero else "said", call.state.vectors)
     return named(name, rank=rank_of_block(t, index), positional=False, lanes=lanes)
 
 
@@ -123,7 +124,9 @@ def _tile_range(call: Call, t: Param, tile: Node = None, axis: Node = None) -> V
         whole = call.axis(t, axis)[0]
         return replace(_bounds(call, t, whole), lanes=of_range(t, whole, ""))
     found, at = _tile_of(call, t, tile)
-    return replace(_bounds(call, t, at, found.var), lanes=of_range(t, at, found.var))
+    named_so = (a for p in call.state.params.values() for a in p.shape.axes if a.name == found.dim)
+    inner = found.var in call.state.limited or any(a.split is not None for a in named_so)
+    return replace(_bounds(call, t, at, found.var), lanes=of_range(t, at, found.var, inner=inner))
 
 
 def _edge(call: Call, t: Param, tile: ast.expr) -> Value:
@@ -140,7 +143,7 @@ def _segment(call: Call, t: Param, tile: ast.expr) -> Value:
 
 
 def _size(call: Call, t: Param, axis: ast.expr) -> Value:
-    return _bounds(call, t, call.axis(t, axis)[0])
+    return replace(_bounds(call, t, call.axis(t, axis)[0]), is_size=True)
 
 
 def _acc_dtype(call: Call, t: Param) -> Value:

@@ -326,6 +326,8 @@ def _tiles(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name) -> 
     param = state.params[walk.param]
     axis = param.shape.axes[walk.axis]
     var = state.loop_variable(target.id, (axis, walk.limited))
+    if walk.stop is not None or walk.part is not None:
+        state.limited.add(var)
 
     def bind() -> None:
         _bind_index(state, target.id, param, walk.axis, target, var)

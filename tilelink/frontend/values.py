@@ -16,15 +16,16 @@ UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""
 
 
-Holds: TypeAlias = Literal["least", "zero", "said", "again", "low", "position", "made"]
+Holds: TypeAlias = Literal["least", "zero", "filled", "said", "again", "low", "position", "inner", "made", "infinite"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """Of an axis of a block: its lanes are positions along axis `dim` of a parameter, those of tile `var` ("": of the whole
     axis). Past its end they hold 0 (`zero`), 0 or something else that no element is below (`least`, `low`), what elements may
-    hold as well (`again`), a `position`, by which a program tells them apart, what was `made` of all that, or what the program
-    has `said`. `loaded`: as the load has left them."""
+    hold as well (`again`), a `position`, by which a program tells them apart, what was `made` of all that, perhaps `infinite`, or
+    what the program has `said`, which is 0 where it is `filled`. Positions are `inner` ones where tiles may end before the axis
+    does. `loaded`: as the load has left them."""
 
     param: str
     dim: str
@@ -58,6 +59,8 @@ class Value:
     only_if: Formula | None = None
     lanes: Lanes = ()
     together: tuple[Together, ...] = ()
+    is_size: bool = False
+    """Of an axis."""
 
     @property
     def ring(self) -> tuple[str, int] | None:
@@ -224,8 +227,17 @@ Said = Callable[[str], str]
 """What the ops call the variable that lines assign by a name."""
 
 
-def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Formula | None = None) -> Variable:
-    """A variable that is one or the other; no index, which keeps its name. `name`, `formula`: if theirs differ."""
+def joined(
+    a: Variable,
+    b: Variable,
+    name: str,
+    *,
+    positional: bool,
+    formula: Formula | None = None,
+    together: tuple[Together, ...] = (),
+) -> Variable:
+    """A variable that is one or the other; no index, which keeps its name. `name`, `formula`: if theirs differ. `together`: what
+    that hangs on."""
     x, y = a.value, b.value
     value = named(
         a.name if a.name == b.name else name,
@@ -236,7 +248,7 @@ def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Fo
         coordinate=x.coordinate and y.coordinate,
         wrapped=x.wrapped or y.wrapped,
         lanes=met(x.lanes, y.lanes),
-        together=joined_names((x.together, y.together)),
+        together=joined_names((x.together, y.together, together)),
     )
     return Variable(value, a.loc)
 
@@ -272,7 +284,8 @@ def after_branches(
             if test.formula is not None and a.value.formula is not None and b.value.formula is not None:
                 chosen = select(test.formula, a.value.formula, b.value.formula)
                 chosen = None if symbols(chosen) & inner else bounded(chosen)
-            merged[name] = joined(a, b, said(name), positional=test.positional, formula=chosen)
+            told = test.together
+            merged[name] = joined(a, b, said(name), positional=test.positional, formula=chosen, together=told)
         elif one is not None and (a is None or b is None) and static and name not in never:
             merged[name] = replace(one, value=replace(one.value, formula=None)) if isinstance(one, Variable) else one
         else:

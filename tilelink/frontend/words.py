@@ -154,6 +154,7 @@ class Call:
         masked = len(self.node.args) > 3 or any(k.arg == "mask" for k in self.node.keywords)
         if self.name in ("tile_store", "tile_push_data") and not masked:
             check_positions(self.state, node, value)
+        self.state.vectors[value.expr()] = value.lanes
         return Gather(value.expr())
 
 

@@ -37,6 +37,12 @@ def extent(tensor: TensorDecl, v: ViewAxis, along: str) -> Formula:
     return here(of.size, over=of.over) if v.local else of.size
 
 
+def held(tensor: TensorDecl, v: ViewAxis, along: str) -> Formula:
+    """Positions of a whole view axis that a rank's own memory has: of a split one those of its part."""
+    of = None if v.axis is None else tensor.axes[v.axis]
+    return extent(tensor, v, along) if of is None or of.over is None else here(of.size, over=of.over)
+
+
 def pieces(size: Formula, length: Formula, per: Formula, over: str = RANK_AXIS) -> Formula:
     """Pieces of `length` elements of an axis that also end where ranks' parts do, `per` of a whole part: the last parts have
     fewer, perhaps none."""

@@ -109,7 +109,8 @@ def _of_alike(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]
 
 def _of_attended(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Attention over gathered keys: plain torch with all scores of this rank's rows in memory, then reduce-scatter."""
-    q, k, v = (t.float() for t in call.tensors)
+    wide = torch.promote_types(grad.dtype, torch.float32)
+    q, k, v = (t.to(wide) for t in call.tensors)
     rows, heads, groups = q.shape[0], q.shape[1], k.shape[1]
     length = call.given.get("S")
     keys, values = (all_gather(t, group=call.group, M=length) for t in (k, v))
@@ -121,7 +122,7 @@ def _of_attended(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first = rank_of(call.group) * -(-keys.shape[0] // ranks_of(call.group))
         later = torch.arange(keys.shape[0], device=q.device) > first + torch.arange(rows, device=q.device)[:, None]
         score = score.masked_fill(later, -torch.inf)
-    weight, grad = score.softmax(-1), grad.float()
+    weight, grad = score.softmax(-1), grad.to(wide)
     spread = torch.einsum("shd,thd->hst", grad, values)
     spread = weight * (spread - (spread * weight).sum(-1, keepdim=True)) * scale
     found = [torch.einsum("hst,thd->shd", spread, keys)]

@@ -85,10 +85,15 @@ struct Taking : torch::autograd::AccumulateGrad {
     return AccumulateGrad::apply(std::move(grads));
   }
 
+  std::string name() const override {
+    return "torch::autograd::AccumulateGrad";  // which tools look for
+  }
+
   // Whether AccumulateGrad would take its memory, and nobody has or sees anything of it.
   bool is_free(const Tensor& grad) const {
-    return !at::GradMode::is_enabled() && !grad.requires_grad() && !grad.is_view() && grad.layout() == at::kStrided &&
-        torch::autograd::impl::is_tensor_stealable(grad) && tensor_post_acc_grad_hooks() == nullptr &&
+    return variable.requires_grad() && !variable.grad_fn() && tensor_post_acc_grad_hooks() == nullptr &&
+        !at::GradMode::is_enabled() && !grad.requires_grad() && !grad.is_view() && grad.layout() == at::kStrided &&
+        torch::autograd::impl::is_tensor_stealable(grad) &&
         torch::autograd::utils::obeys_layout_contract(grad, variable);
   }
 };

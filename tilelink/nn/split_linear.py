@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tilelink import ops
 from tilelink.nn import functional as F
 from tilelink.nn import native
-from tilelink.nn.groups import ranks_of, session_of
+from tilelink.nn.groups import ranks_of
 from tilelink.nn.local import Whole, own
 from tilelink.nn.operators import autocast
 from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, to_rows, total_rows
@@ -31,9 +30,7 @@ class _Layer(Whole):
 
     def product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """`rows @ weight`, summed over the ranks."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return F.gemm_ar(rows, weight, group=self.group)
-        return ops.gemm_ar(rows, weight, session=session_of(self.group))  # for autograd there is nothing to keep
+        return F.gemm_ar(rows, weight, group=self.group)
 
     def result(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.summed:

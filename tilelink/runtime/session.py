@@ -23,8 +23,9 @@ from tilelink.runtime.memory import Region, Workspace, union
 from tilelink.runtime.refusals import compare_memory
 from tilelink.runtime.watchdog import Vigil
 
-CALLS_KEPT = 256
-"""Calls that an operator keeps prepared on a rank: kinds of arguments, which differ in sizes, strides or alignment."""
+CALLS_KEPT = 512
+"""Calls that an operator keeps prepared on a rank, half of them at least: kinds of arguments, which differ in sizes, strides or
+alignment."""
 
 
 @dataclass(slots=True, eq=False)

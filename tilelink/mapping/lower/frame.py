@@ -12,7 +12,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.lowered import STAGE, Check, Data, For, If, Op, Read, Tiles, Write
-from tilelink.ir.partition import GridAxis, extent, here, holder, part
+from tilelink.ir.partition import GridAxis, extent, held, here, holder, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.shape import RANK_AXIS, around, rank_along
@@ -191,11 +191,8 @@ class Frame:
                 return Interval(Sym(f".{e.expr.text}.low"), Sym(f".{e.expr.text}.high") + 1)
             return Interval(F.of(0), size, Data(f"the index `{e.expr}`", index=True))
         assert isinstance(e, Whole)
-        of = tensor.axes[v.axis] if v.axis is not None else None
-        if of is not None and of.over is not None and not v.local:
-            first = rank_along(of.over) * part(of.size, of.over)
-            return Interval(first, first + here(of.size, over=of.over), whole=True)
-        return Interval(F.of(0), size, whole=True)
+        first = self._first(tensor, v, self.step.rank)
+        return Interval(first, first + held(tensor, v, self.step.axis), whole=True)
 
     def there(self, param: str, v: ViewAxis, at: Formula | None) -> tuple[Formula, Formula]:
         """The positions of an axis that a rank's memory has, as the program counts; `at` None: those of all ranks together."""

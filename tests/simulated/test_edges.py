@@ -1,0 +1,83 @@
+"""What lies past an edge of an axis, or of a rank's part of it, does not come into results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tilelink import sms
+
+
+@tilelink.program("M N -> M N")
+def normalized(x: Any, out: Any) -> None:
+    """Layer norm in three walks of the columns, under the mask of each tile."""
+    m, _ = tl.tile_id(out)
+    rows = tl.tile_range(out, m)
+    total, squares = tl.zeros(rows.shape, tl.float32), tl.zeros(rows.shape, tl.float32)
+    for t in tl.tiles(x, axis=1):
+        total += tl.sum(tl.where(tl.tile_mask(x, t), tl.tile_load(x, (m, t)), 0.0), 1)
+    mean = total / tl.size(x, 1)
+    for t in tl.tiles(x, axis=1):
+        off = tl.where(tl.tile_mask(x, t), tl.tile_load(x, (m, t)) - mean[:, None], 0.0)
+        squares += tl.sum(off * off, 1)
+    scale = 1.0 / tl.sqrt(squares / tl.size(x, 1) + 1e-5)
+    tl.tile_store(out, m, (tl.tile_load(x, m) - mean[:, None]) * scale[:, None])
+
+
+@tilelink.operator("M N -> M N")
+def layer_norm(x: Any) -> Any:
+    return normalized(x)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 8, 33, 100])
+@pytest.mark.parametrize("rows", [None, 4])
+def test_a_tile_that_is_a_whole_axis_has_lanes_past_its_end(columns: int, rows: int | None) -> None:
+    x = torch.randn(9, columns)
+    op = layer_norm if rows is None else layer_norm.schedule(normalized=sms(M=rows))
+    torch.testing.assert_close(op([x])[0], torch.nn.functional.layer_norm(x, (columns,)), rtol=1e-4, atol=1e-4)
+
+
+@tilelink.program("V N/R, C i32 -> C N/R, C")
+def looked_up(table: Any, ids: Any, rows: Any, sums: Any) -> None:
+    c, _ = tl.tile_id(rows)
+    found = tl.tile_load(table, (tl.tile_load(ids, c, other=-1),))
+    tl.tile_store(rows, c, found)
+    tl.tile_store(sums, c, tl.sum(found, 1))
+
+
+@tilelink.operator("V N/R, C i32 -> C N/R, C")
+def lookup(table: Any, ids: Any) -> Any:
+    return looked_up(table, ids)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("columns", [1, 5, 8, 11])
+def test_a_whole_axis_that_is_split_is_this_ranks_part(ranks: int, columns: int) -> None:
+    tables = [torch.randn(5, columns) for _ in range(ranks)]
+    ids = torch.tensor([4, 0, 2], dtype=torch.int32)
+    for (rows, sums), table in zip(lookup(tables, [ids] * ranks, N=ranks * columns), tables, strict=True):
+        torch.testing.assert_close(rows, table[ids.long()])
+        torch.testing.assert_close(sums, table[ids.long()].sum(1))
+
+
+@tilelink.program("M N/R -> M")
+def of_part(x: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    total = tl.zeros(tl.tile_shape(out), tl.float32)
+    for t in tl.tiles(x, axis=1):
+        keep = (tl.tile_range(x, t) < tl.tile_end(x, t))[None, :]
+        total += tl.sum(tl.where(keep, tl.exp(tl.tile_load(x, (m, t))), 0.0), 1)
+    tl.tile_store(out, m, total)
+
+
+@tilelink.operator("M N/R -> M")
+def sums_of_parts(x: Any) -> Any:
+    return of_part(x)
+
+
+def test_the_end_of_a_tile_says_what_counts_of_a_part() -> None:
+    assert [out.tolist() for out in sums_of_parts([torch.zeros(2, 5)] * 3, N=15)] == [[5.0, 5.0]] * 3
