@@ -24,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.parametrize import register_parametrization
 from transformers import (
     DynamicCache,
@@ -331,7 +332,7 @@ def check_accumulated(mesh: DeviceMesh) -> None:
         up, down = model.up.weight, model.down.weight
         seen: list[Tensor] = []
         up.register_hook(lambda grad: grad * 2)
-        down.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+        hook = down.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
         first = torch.autograd.grad(model(x).square().sum(), [up, down])
         assert up.grad is down.grad is None
         model(x).square().sum().backward()
@@ -353,7 +354,15 @@ def check_accumulated(mesh: DeviceMesh) -> None:
             p.grad.add_(halves)
             assert local(given).eq(1).all()
         del graph
-        return [*seen, *first, *held, *kept, *again, *(p.grad for p in model.parameters())]
+        results = [*seen, *first, *held, *kept, *again, *(p.grad for p in model.parameters())]
+        hook.remove()
+        model.zero_grad()
+        y = model(x).square().sum()
+        model.requires_grad_(False)
+        y.backward()
+        assert all(p.grad is None for p in model.parameters())
+        model.requires_grad_(True)
+        return results
 
     plan = {"norm": ReplicatedParallel(summed=False), "up": ColwiseParallel(), "down": RowwiseParallel()}
     x = torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
@@ -361,6 +370,18 @@ def check_accumulated(mesh: DeviceMesh) -> None:
     assert len(got) == len(want)
     for k, (a, b) in enumerate(zip(want, got, strict=True)):
         close(b, a, str(k))
+
+
+def check_traced(mesh: DeviceMesh) -> None:
+    """A graph that `make_fx` takes of a call has the products with their communication, as operators."""
+    plan = {"norm": ReplicatedParallel(summed=False), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    split, x = parallelize(drawn(Block), plan, mesh), torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        want = split(x)
+        graph = make_fx(lambda x: split(x))(x)
+        close(graph(x + 1), split(x + 1))
+    close(graph(x), want)
+    assert any(node.target is torch.ops.tilelink.gemm_ar.default for node in graph.graph.nodes)
 
 
 class Unused(nn.Module):
@@ -621,6 +642,7 @@ def main(rank: int, folder: Path) -> None:
         check_twice(mesh)
         check_gradients_apart(mesh)
         check_accumulated(mesh)
+        check_traced(mesh)
         check_used(rank, mesh)
         check_changed_between(rank, mesh)
         check_checkpointed(mesh)
