@@ -19,6 +19,7 @@ m = tl.tile_id(out)
 x = tl.tile_load(a, m)
 said = tl.tile_load(a, m, other=-1.0)
 filled = tl.tile_load(a, m, other=0.0)
+length = said.shape[1]
 w = tl.tile_load(b)
 eight = tl.tile_load(c, m)
 mean = tl.sum(x, 1) / tl.size(a, 1)
@@ -45,6 +46,10 @@ CHANGED = [
     "tl.max(x, None) + mean",
     "tl.sum(x, 1) / x.shape[1]",
     "tl.sum(said, 1) / said.shape[1]",
+    "tl.sum(said, 1) / (said.shape[1] - 1)",
+    "tl.sum(said, 1) / length",
+    "tl.sum(said.to(tl.int32), 1) // length",
+    "tl.sum(said, 1) / (2 * tl.tile_shape(out)[0])",
     "tl.max(tl.abs(x) * -2.0, 1)",
     "tl.max(-tl.abs(x), 1)",
     "tl.max(1.0 - tl.abs(x), 1)",

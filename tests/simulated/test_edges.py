@@ -81,3 +81,41 @@ def sums_of_parts(x: Any) -> Any:
 
 def test_the_end_of_a_tile_says_what_counts_of_a_part() -> None:
     assert [out.tolist() for out in sums_of_parts([torch.zeros(2, 5)] * 3, N=15)] == [[5.0, 5.0]] * 3
+
+
+@tilelink.program("M N -> M")
+def least(x: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    tl.tile_store(out, m, tl.min(tl.tile_load(x, m, other=float("inf")), 1))
+
+
+@tilelink.operator("M N -> M")
+def least_of_rows(x: Any) -> Any:
+    return least(x)
+
+
+def test_integers_have_no_infinity() -> None:
+    x = torch.full((1, 3), 5)
+    assert least_of_rows([x.float()])[0].tolist() == [5.0]
+    for dtype, wanted in ((torch.int8, "other=127"), (torch.int32, "other=2147483647"), (torch.uint8, "other=255")):
+        with pytest.raises(tilelink.TilelinkError, match="TL337") as caught:
+            least_of_rows([x.to(dtype)])
+        assert wanted in str(caught.value)
+
+
+@tilelink.program("P/start N, e+1 i32 offsets -> P/start N")
+def below_the_greatest(x: Any, start: Any, out: Any) -> None:
+    p, n = tl.tile_id(out)
+    v = tl.tile_load(x, (p, n), other=float("-inf"))
+    tl.tile_store(out, (p, n), v - tl.max(v, 0)[None, :])
+
+
+@tilelink.operator("P/start N, e+1 i32 offsets -> P/start N")
+def of_segments(x: Any, start: Any) -> Any:
+    return below_the_greatest(x, start)
+
+
+def test_what_is_taken_together_of_segments_hangs_on_the_schedule() -> None:
+    start = torch.tensor([0, 5, 40], dtype=torch.int32)
+    with pytest.raises(tilelink.TilelinkError, match=r"TL336: .* has as many of them as `start` says"):
+        of_segments([torch.arange(40.0)[:, None]], [start])

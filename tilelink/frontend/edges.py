@@ -408,6 +408,8 @@ _FILLED = "a block has as many lanes as the tile, and `tl.tile_load` fills those
 def _refuse(state: Lowering, node: ast.Call, name: str, lane: Lane) -> None:
     why = _FILLED
     nothing = NOTHING.get(name, 'float("-inf")')
+    if name == "sort" and any(k.arg == "descending" and constant_of(k.value) is True for k in node.keywords):
+        nothing = 'float("-inf")'
     hint = f"say what counts for nothing there: `tl.tile_load({lane.param}, …, other={nothing})`"
     if lane.holds not in ZEROS:
         why += ", of which something else has been made"
@@ -436,15 +438,18 @@ def check_positions(state: Lowering, node: ast.expr, value: Value) -> None:
         state.fail("TL143", node, message, why, hint)
 
 
-def check_divisor(state: Lowering, node: ast.BinOp) -> None:
-    """The length of a block is no number of elements.
+def check_divisor(state: Lowering, node: ast.BinOp, left: Value, right: Value) -> None:
+    """The length of a block is no number of elements to divide data by.
 
     Raises:
         TilelinkError: TL143.
     """
-    by = node.right
-    length = isinstance(by, ast.Subscript) and isinstance(by.value, ast.Attribute) and by.value.attr == "shape"
-    if length and isinstance(node.op, ast.Div):
-        message = f"a division by `{ast.unparse(by)}`, which counts what lies past an edge"
+    if (
+        right.counts_lanes
+        and right.rank == 0
+        and not left.positional
+        and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod)
+    ):
+        message = f"a division by `{ast.unparse(node.right)}`, which counts what lies past an edge"
         why = "a block has as many lanes as the tile, whatever there is of the tensor"
         state.fail("TL143", node, message, why, "divide by the length of the axis, `tl.size(…)`")

@@ -61,6 +61,7 @@ def _combine(node: ast.expr, parts: Iterable[Value], formula: Formula | None = N
     """What is made of `parts`; their names, and their rank if no other is given."""
     parts = list(parts)
     known: dict[str, Any] = {"rank": common_rank(parts), "names": joined_names(p.names for p in parts)} | more
+    known.setdefault("counts_lanes", any(p.counts_lanes for p in parts if p.rank == 0))
     known["together"] = joined_names((*(p.together for p in parts), known.get("together", ())))
     return Value(node, positional=all(p.positional for p in parts), formula=formula, **known)
 
@@ -177,8 +178,8 @@ _OPERATORS: Mapping[type[ast.operator], str] = {
 def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.MatMult, ast.Pow)):
         unsupported(state, node.op, node)
-    edges.check_divisor(state, node)
     left, right = lower(state, node.left), lower(state, node.right)
+    edges.check_divisor(state, node, left, right)
     single = left.rank == 0 and right.rank == 0
     if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:
         # A coordinate that is added to a block of values is a number like any other.
@@ -403,7 +404,7 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     inner: ast.expr = ast.Tuple([v.node for v in lowered], ast.Load()) if len(lowered) > 1 else lowered[0].node
     made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])
     if value.length is not None:
-        return replace(made, rank=value.rank)
+        return replace(made, rank=value.rank, counts_lanes=bool(value.lanes))
     said = [ast.unparse(e) for e in entries]
     made = replace(made, lanes=edges.of_subscript(value, said))
     if value.rank == 1 and value.formula is not None and sorted(said) == [":", "None"]:

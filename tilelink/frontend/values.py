@@ -61,6 +61,8 @@ class Value:
     together: tuple[Together, ...] = ()
     is_size: bool = False
     """Of an axis."""
+    counts_lanes: bool = False
+    """It is the length of a block, or made of one."""
 
     @property
     def ring(self) -> tuple[str, int] | None:

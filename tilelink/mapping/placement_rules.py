@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -195,22 +196,51 @@ def check_together(plan: Plan) -> None:
         TilelinkError: TL336.
     """
     for s in (s for s in plan.steps if s.library is None):
-        tiles = {g.var: g for g in s.grid if g.kind != "table"}
+        tiles = {g.var: g for g in s.grid}
         for t in (t for t in s.step.program.together if t.stored and t.var in tiles):
             grid = tiles[t.var]
-            # The first rank has most.
-            count, size = (int(F.evaluate(f, plan.env(0))) for f in (grid.count, grid.size))
-            if count > 1:
-                whole = 1 << (size - 1).bit_length()
-                raise TilelinkError(
-                    "TL336",
-                    f"`{t.what}` takes a tile of `{grid.dim}` together, and `{s.path}` has {count} of them",
-                    loc=t.loc,
-                    why="how long tiles are is the schedule's matter, and it would say what comes out",
-                    hint=f"let it be one tile: `_` for its index in `tl.tile_id`, or {grid.dim}={whole} in the schedule; or walk "
-                    "the axis with `tl.tiles`",
-                    notes=(Note("the step", s.step.loc),),
-                )
+            hint = "walk the axis with `tl.tiles`"
+            if grid.kind == "table":
+                many = f"as many of them as `{grid.table}` says"
+            else:
+                # The first rank has most.
+                count, size = (int(F.evaluate(f, plan.env(0))) for f in (grid.count, grid.size))
+                if count <= 1:
+                    continue
+                many, whole = f"{count} of them", 1 << (size - 1).bit_length()
+                hint = f"let it be one tile: `_` for its index in `tl.tile_id`, or {grid.dim}={whole} in the schedule; or {hint}"
+            raise TilelinkError(
+                "TL336",
+                f"`{t.what}` takes a tile of `{grid.dim}` together, and `{s.path}` has {many}",
+                loc=t.loc,
+                why="how long tiles are is the schedule's matter, and it would say what comes out",
+                hint=hint,
+                notes=(Note("the step", s.step.loc),),
+            )
+
+
+def check_fillers(plan: Plan) -> None:
+    """What a load of integers gives past an edge is one.
+
+    Raises:
+        TilelinkError: TL337.
+    """
+    for s in plan.steps:
+        for op in (o for o in walk(s.step.program.body) if isinstance(o, Load) and o.other is not None):
+            dtype = plan.wiring.tensor(s.step.binding(op.param).tensor).dtype
+            found = re.fullmatch(r"""(-?)float\(['"]([+-]?)inf[a-z]*['"]\)""", str(op.other))
+            if found is None or dtype[0] not in "iu":
+                continue
+            bits, below = int(dtype[1:]), (found[1] == "-") != (found[2] == "-")
+            least, most = (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            raise TilelinkError(
+                "TL337",
+                f"`other={op.other}` of `{op.param}`, which holds {dtype}",
+                loc=op.loc,
+                why="integers have no infinity: it would become some number",
+                hint=f"say `other={least if below else most}`",
+                notes=(Note("the step", s.step.loc),),
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------- networks

@@ -21,6 +21,7 @@ from tilelink.mapping.kernels import assign, host_steps
 from tilelink.mapping.orders import tables
 from tilelink.mapping.placement import as_called, directed, hosts, placed
 from tilelink.mapping.placement_rules import (
+    check_fillers,
     check_network,
     check_owners,
     check_placements,
@@ -70,6 +71,7 @@ def make_plan(
     plan = replace(plan, steps=_steps(plan))
     check_owners(plan)
     check_together(plan)
+    check_fillers(plan)
     check_network(plan)
     plan = replace(plan, kernels=assign(plan))
     workers = {path: n for k in plan.kernels for path, n in k.roles}
