@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -384,6 +385,25 @@ def check_traced(mesh: DeviceMesh) -> None:
     assert any(node.target is torch.ops.tilelink.gemm_ar.default for node in graph.graph.nodes)
 
 
+def check_threads(mesh: DeviceMesh) -> None:
+    """Threads that call one module side by side leave its parameters as they are."""
+    split, x = (
+        parallelize(drawn(Block), {"up": ColwiseParallel(), "down": RowwiseParallel()}, mesh),
+        torch.randn(100_000, 8),
+    )
+
+    def serve() -> None:
+        with torch.no_grad():
+            for _ in range(10):
+                split.get_submodule("norm")(x)
+
+    before, threads = dict(split.named_parameters()), [Thread(target=serve) for _ in range(2)]
+    for step in ("start", "join"):
+        for thread in threads:
+            getattr(thread, step)()
+    assert all(p is before[name] for name, p in split.named_parameters())
+
+
 class Unused(nn.Module):
     """Of two norms one is used; or both, with one weight."""
 
@@ -643,6 +663,7 @@ def main(rank: int, folder: Path) -> None:
         check_gradients_apart(mesh)
         check_accumulated(mesh)
         check_traced(mesh)
+        check_threads(mesh)
         check_used(rank, mesh)
         check_changed_between(rank, mesh)
         check_checkpointed(mesh)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
+from threading import RLock
 from typing import Any, ClassVar, Self, TypeGuard
 
 import torch
@@ -179,8 +180,16 @@ class Local:
     """Whether ranks apply it to different activations: then the gradients of its parameters are summed."""
     recurse: ClassVar[bool] = False
     """Whether parameters of the modules inside count as its own."""
+    _one_at_a_time: ClassVar[Any] = RLock()
+    """While a module has this rank's tensors for parameters, another thread would take them for its own."""
 
     def forward(self, *args: Any, **given: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self._forward(*args, **given)
+        with self._one_at_a_time:
+            return self._forward(*args, **given)
+
+    def _forward(self, *args: Any, **given: Any) -> Any:
         module: Any = self
         named = module.named_parameters() if self.recurse else module.__dict__["_parameters"].items()
         plain = {name: own(p) for name, p in named if p is not None}
