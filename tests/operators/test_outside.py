@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import tilelink
+import tilelink.language as tl
 from tests.frontend.harness import run_cell
 from tilelink import Operator, sms
 from tilelink.runtime.session import require
@@ -219,3 +221,26 @@ def test_not_a_number_is_prepared_once() -> None:
         return len(require().prepared[operator.identity])
 
     assert tilelink.launch(main, 1) == [1]
+
+
+ARRAY, TENSOR = np.array([2.0]), torch.tensor([2.0])
+
+
+@tilelink.program("M -> M")
+def times(x: Any, out: Any, *, by: float = 1.0) -> None:
+    m = tl.tile_id(out)
+    tl.tile_store(out, m, tl.tile_load(x, m) * by)
+
+
+@tilelink.operator("M -> M")
+def by_both(x: Any) -> Any:
+    return times(x, by=float(ARRAY[0]) + float(TENSOR))
+
+
+def test_numbers_of_an_array_that_is_changed_in_place() -> None:
+    x = torch.ones(1)
+    assert by_both([x])[0].tolist() == [4.0]
+    ARRAY[0] = 3.0
+    assert by_both([x])[0].tolist() == [5.0]
+    TENSOR.fill_(3.0)
+    assert by_both([x])[0].tolist() == [6.0]

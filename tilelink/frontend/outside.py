@@ -19,7 +19,8 @@ from typing import Any, cast
 GONE = object()
 """In place of what is not there."""
 PLAIN = (bool, int, float, str, type(None))
-
+SMALL = 1024
+"""Bytes of an array of which a function may read numbers, not data."""
 
 _GROWING = (list, dict, set, tuple, frozenset)
 _LIBRARIES = frozenset({"tilelink", "torch", "triton", "numpy", *sys.stdlib_module_names}) - {"__main__"}
@@ -33,7 +34,7 @@ def alike(a: object, b: object) -> bool:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Something that was found: an entry of a namespace, the contents of a cell, or an attribute. `shown`: of a container of
-    plain values, which may change and stay the same object."""
+    plain values or a small array, which may change and stay the same object."""
 
     of: object
     name: str
@@ -43,14 +44,14 @@ class Found:
     @staticmethod
     def at(of: object, name: str) -> Found:
         value = _now(of, name)
-        return Found(of, name, value, repr(value) if type(value) in _GROWING and _is_plain(value) else None)
+        return Found(of, name, value, _shown(value))
 
     @property
     def still(self) -> bool:
         """Whether it is there and means the same."""
         now = _now(self.of, self.name)
         if self.shown is not None:
-            return type(now) is type(self.value) and repr(now) == self.shown
+            return type(now) is type(self.value) and _shown(now) == self.shown
         same_kind = isinstance(now, PLAIN) and type(now) is type(self.value)
         return now is self.value or (same_kind and alike(now, self.value))
 
@@ -64,6 +65,15 @@ def _now(of: object, name: str) -> object:
         except ValueError:  # nothing has been assigned
             return GONE
     return getattr(of, name, GONE)
+
+
+def _shown(value: Any) -> str | None:
+    """What is in a container of plain values, and in an array of numpy's or a tensor on the CPU of at most `SMALL` bytes."""
+    if type(value) in _GROWING:
+        return repr(value) if _is_plain(value) else None
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    small = kind in ("numpy.ndarray", "torch.Tensor") and value.nbytes <= SMALL
+    return repr(value.tolist()) if small and str(getattr(value, "device", "cpu")) == "cpu" else None
 
 
 def _is_plain(value: object) -> bool:
