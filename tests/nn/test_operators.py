@@ -386,3 +386,16 @@ def test_refusals() -> None:
         functional.ag_gemm(x, weight, group="rank 0 of 0,1")
     with pytest.raises(tilelink.TilelinkError, match="TL227"):
         functional.ag_gemm(x, weight.bfloat16())
+
+
+def test_attention_in_float64_has_its_gradient_in_float64() -> None:
+    def main() -> bool:
+        given = [torch.randn(4, 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+        functional.ag_attention(*given).sum().backward()
+        got = [t.grad for t in given]
+        want = [t.detach().clone().requires_grad_() for t in given]
+        q, k, v = (t.transpose(0, 1) for t in want)
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+        return all(torch.allclose(a, b.grad, rtol=1e-12, atol=1e-12) for a, b in zip(got, want, strict=True))  # pyright: ignore[reportArgumentType]
+
+    assert tilelink.launch(main, 1) == [True]

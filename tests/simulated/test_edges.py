@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 import tilelink
 import tilelink.language as tl
@@ -119,3 +120,75 @@ def test_what_is_taken_together_of_segments_hangs_on_the_schedule() -> None:
     start = torch.tensor([0, 5, 40], dtype=torch.int32)
     with pytest.raises(tilelink.TilelinkError, match=r"TL336: .* has as many of them as `start` says"):
         of_segments([torch.arange(40.0)[:, None]], [start])
+
+
+@tilelink.program("M N/R -> M")
+def by_the_axis(x: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    total = tl.zeros(tl.tile_shape(out), tl.float32)
+    for t in tl.tiles(x, axis=1):
+        keep = (tl.tile_range(x, t) < tl.size(x, 1))[None, :]
+        total += tl.sum(tl.where(keep, tl.exp(tl.tile_load(x, (m, t))), 0.0), 1)
+    tl.tile_store(out, m, total)
+
+
+@triton.jit
+def larger(a, b):  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+    return tl.maximum(a, b)
+
+
+@tilelink.program("M N -> M N")
+def from_the_end(x: Any, out: Any) -> None:
+    m, _ = tl.tile_id(out)
+    tl.tile_store(out, m, tl.associative_scan(tl.tile_load(x, m), 1, larger, reverse=True))
+
+
+@tilelink.program("M N -> M N")
+def decided(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    if tl.sum(tl.sum(value, 1), 0) > 300:
+        value = -value
+    tl.tile_store(out, (m, n), value)
+
+
+@tilelink.program("M N -> M N")
+def both(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    v = tl.tile_load(x, (m, n))
+    tl.tile_store(out, (m, n), tl.where((v > 0) and (v < 1), v, 9.0))
+
+
+@tilelink.program("M N -> M N")
+def neither(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    v = tl.tile_load(x, (m, n))
+    tl.tile_store(out, (m, n), tl.where(not (v > 0), v, 9.0))
+
+
+@tilelink.program("M N -> M N")
+def at_least(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), max(tl.tile_load(x, (m, n)), 0.0))
+
+
+@pytest.mark.parametrize(
+    ("program", "signature", "code"),
+    [
+        (by_the_axis, "M N/R -> M", "TL143"),
+        (from_the_end, "M N -> M N", "TL143"),
+        (decided, "M N -> M N", "TL336"),
+        (both, "M N -> M N", "TL142: `and`"),
+        (neither, "M N -> M N", "TL142: `not`"),
+        (at_least, "M N -> M N", "TL142: `max`"),
+    ],
+)
+def test_what_would_be_another_number_is_refused(program: Any, signature: str, code: str) -> None:
+    def called(x: Any) -> Any:
+        return program(x)
+
+    op = tilelink.operator(signature, name="called")(called).schedule({program.name: sms(M=16)})
+    op = op.schedule({program.name: sms(M=16, N=16)}) if program is decided else op
+    given: dict[str, Any] = {"N": 80} if "N/R" in signature else {}
+    with pytest.raises(tilelink.TilelinkError, match=code):
+        op([torch.ones(4, 40)] * 2, **given)
