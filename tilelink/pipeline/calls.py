@@ -85,8 +85,7 @@ class Calls:
         if group is not None:
             session = session.of(group)
         vigil = session.vigil
-        if vigil.guard is not None:
-            vigil.begin()
+        vigil.begin()
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
         of = facts(tensors, session)
         if outs:
