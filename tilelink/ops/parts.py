@@ -4,6 +4,7 @@ too; and what is said of a form that there is not."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import tilelink
@@ -14,14 +15,20 @@ def no_form(name: str, form: str, forms: Iterable[str]) -> tilelink.TilelinkErro
     return tilelink.TilelinkError("TL248", f"`{name}` has no form {form!r}", hint=f"it has {', '.join(forms)}")
 
 
+@lru_cache(maxsize=8)
+def of_one_rank(group: Any) -> bool:
+    """Whether a group has no other ranks, where a library's collective costs its host more than a product; remembered, as the
+    question alone costs it a tenth of one."""
+    return group is not None and group.size() == 1
+
+
 def gathered(x: Any, group: Any, rows: int | None = None) -> Any:
     """Every rank's `x`, one after the other along the first axis; of one rank `x` itself.
 
     Args:
         rows: of all ranks together, `ceil(rows / ranks)` each, the last get what is left; None: as many each as this one.
     """
-    # A library's questions cost its host a tenth of a product, and its collective more than one.
-    if group is not None and group.size() == 1:
+    if of_one_rank(group):
         return x
     import torch.distributed as dist
 
