@@ -84,26 +84,27 @@ def calls(x: torch.Tensor, w: torch.Tensor) -> dict[str, Call]:
     }
 
 
-def parts(x: torch.Tensor, w: torch.Tensor) -> list[tuple[str, Call]]:
+def parts(x: torch.Tensor, w: torch.Tensor) -> dict[str, Call]:
     """Each does what the one before does, and a little more."""
-    session = session_of("")
-    out = ops.ag_gemm(x, w)
+    session: Any = session_of("")
+    unfused: Any = ops.ag_gemm.reference_fn
+    group = session.backend.group
 
     @torch.library.custom_op("hostcost::empty", mutates_args=())
     def empty(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
         return x.new_empty(0)
 
     overload = functional.ag_gemm.overload
-    return [
-        ("an empty function", lambda: None),
-        ("torch.empty of the result", lambda: torch.empty_like(out)),
-        ("tilelink call, session and `out` given", lambda: ops.ag_gemm(x, w, out=out, session=session)),
-        ("tilelink call, session given", lambda: ops.ag_gemm(x, w, session=session)),
-        ("tilelink call", lambda: ops.ag_gemm(x, w)),
-        ("torch operator, by its overload", lambda: overload(x, w, "", None)),
-        ("torch operator", lambda: functional.ag_gemm(x, w)),
-        ("for comparison: a torch operator that does nothing", lambda: empty(x, w, "")),
-    ]
+    return {
+        "an empty function": lambda: None,
+        "torch.mm": lambda: torch.mm(x, w),
+        "the unfused form": lambda: unfused(x, w, group=group),
+        "tilelink call, session given": lambda: ops.ag_gemm(x, w, session=session),
+        "tilelink call": lambda: ops.ag_gemm(x, w),
+        "torch operator": lambda: functional.ag_gemm(x, w),
+        "torch operator, by its overload": lambda: overload(x, w, "", None),
+        "for comparison: a torch operator that does nothing": lambda: empty(x, w, ""),
+    }
 
 
 def steps(device: str, dtype: torch.dtype) -> dict[str, Call]:
@@ -156,10 +157,7 @@ def main() -> int:
         rows.append({"step": name, "warm_us": took, "times": took / whole})
         print(f"{name:32s} warm {took:8.1f}  {took / whole:5.2f} x", flush=True)
     last = 0.0
-    for name, call in parts(x, w):
-        for _ in range(3):
-            call()
-        took = host_us(call, finish)
+    for name, took in medians(parts(x, w), host_us, finish).items():
         rows.append({"part": name, "warm_us": took, "adds_us": took - last})
         print(f"{name:52s} {took:8.1f}  adds {took - last:8.1f}", flush=True)
         last = took
