@@ -17,8 +17,7 @@ def no_form(name: str, form: str, forms: Iterable[str]) -> tilelink.TilelinkErro
 
 @lru_cache(maxsize=8)
 def of_one_rank(group: Any) -> bool:
-    """Whether a group has no other ranks, where a library's collective costs its host more than a product; remembered, as the
-    question alone costs it a tenth of one."""
+    """Whether a group has no other ranks: a library's collective costs its host more than a product, the question a tenth."""
     return group is not None and group.size() == 1
 
 
