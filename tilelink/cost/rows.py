@@ -95,6 +95,11 @@ def summed(row: Row, values: Array, first: int = 0) -> Array:
     return values
 
 
+def repeated(row: Row, values: Array) -> int:
+    """How many tiles and turns of a rank each value stands for."""
+    return math.prod(n for n, m in zip(lengths(row)[1:], values.shape[1:], strict=True) if m == 1)
+
+
 def once(row: Row, values: Array) -> Array:
     """Values where the op is executed, those of turns that all touch the same spread over these: it comes from memory once."""
     same = tuple(axis for axis in axes_of(row) if values.shape[axis] == 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilelink.cost.machine import Machine
 from tilelink.cost.prediction import Played
-from tilelink.cost.rows import Array, nbytes, summed, touched, where
+from tilelink.cost.rows import Array, nbytes, repeated, touched, where
 from tilelink.cost.work import Work
 from tilelink.ir.lowered import Read, Write
 
@@ -42,20 +42,12 @@ class Demand:
                 # From the L2 cache, but once.
                 local = local + touched(work.table, row)
             elif isinstance(row.op, Read | Write):
-                often = summed(row, where(row, nbytes(work.table, row)))
-                local = local + often.sum(axis=tuple(range(1, row.depth))) * _repeated(work, often)
+                size = where(row, nbytes(work.table, row))
+                local = local + size.sum(axis=tuple(range(1, row.depth))) * repeated(row, size)
         local = local / long
         rank = np.arange(ranks)
         near = machine.same_node(rank[:, None], rank)
         return Demand((moved * near, moved * ~near), np.broadcast_to(local, (ranks,)))
-
-
-def _repeated(work: Work, values: Array) -> int:
-    """How many tiles of a rank each value stands for."""
-    found = 1
-    for n, m in zip(work.at.shape[1:], values.shape[1:], strict=False):
-        found *= n if m == 1 else 1
-    return found
 
 
 def slower(

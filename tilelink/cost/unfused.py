@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from tilelink.cost.machine import H200, Machine
 from tilelink.cost.products import products
+from tilelink.cost.rows import access
 from tilelink.cost.work import Work
 from tilelink.ir.lowered import Copy, Lowered, Opaque, Write, walk
 from tilelink.ir.shape import rank_along
@@ -24,9 +25,9 @@ def unfused(lowered: Lowered, machine: Machine = H200) -> float:
         for loop in executor.loops:
             work = Work(table, executor, loop, machine)
             us += work.by_library()
-            for name, size in work.reached():
-                moved[name] += size / table.ranks
-    return us + sum(machine.exchanged(size) - machine.behind for size in moved.values() if size)
+            for row, between in work.crossing():
+                moved[access(row).buffer] += float(between.sum()) / table.ranks
+    return us + sum(machine.exchanged(size) - machine.behind for size in moved.values())
 
 
 def unestimated(lowered: Lowered) -> str:

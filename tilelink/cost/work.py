@@ -15,9 +15,9 @@ from tilelink.cost.rows import (
     axes_of,
     columns,
     in_turn,
-    lengths,
     nbytes,
     once,
+    repeated,
     shared,
     summed,
     touched,
@@ -243,11 +243,6 @@ class Work:
         found = product.deep(self.rows, math.prod(self.tile))
         return np.asarray(sum(summed(row, where(row, far)) for row, far in found))
 
-    @property
-    def _area(self) -> float:
-        """Elements that a tile computes."""
-        return self.subtiles * math.prod(self.tile)
-
     def flops(self) -> Array:
         """By rank, of all products but those of libraries' functions, and where data decides how many there are."""
         out = np.zeros(self.table.ranks)
@@ -269,10 +264,10 @@ class Work:
 
     def by_library(self) -> float:
         """All of the loop's products on a rank by one call each of a library."""
-        _, wide = self.tile
+        high, wide = self.tile
         last = max((k for k, n in enumerate(self.loop.tile) if n != 1), default=len(self.loop.axes) - 1)
         across = self.at.shape[1 + last] * wide
-        down = self.tiles * self._area / max(across, 1)
+        down = self.tiles * self.subtiles * high * wide / max(across, 1)
         us = np.zeros(self.table.ranks)
         for product in self.made:
             most = self._deep(product).max(axis=tuple(range(1, self._depth)))
@@ -291,9 +286,8 @@ class Work:
                 if not moved.any():
                     continue
                 moved, rank, peer = np.broadcast_arrays(moved, rank, peer)
-                often = math.prod(n for n, m in zip(lengths(row)[1:], moved.shape[1:], strict=True) if m == 1)
                 found = np.zeros((ranks, ranks))
-                np.add.at(found, (rank, np.clip(peer, 0, ranks - 1)), moved * often)
+                np.add.at(found, (rank, np.clip(peer, 0, ranks - 1)), moved * repeated(row, moved))
                 yield row, found
 
     def sent(self) -> Iterator[tuple[bool, Array]]:
@@ -313,15 +307,6 @@ class Work:
                 wide = np.broadcast_to(by_tile.reshape(by_tile.shape[:axes]), shape[:-1]).reshape(ranks, -1)
                 found[np.arange(ranks)[:, None], self.at.reshape(ranks, -1), other] = wide
             yield isinstance(row.op, Read), found[:, :-1]
-
-    def reached(self) -> Iterator[tuple[str, float]]:
-        """Buffers, and the bytes of them on other ranks that all ranks together read and write."""
-        for row in self.rows:
-            if isinstance(row.op, Read | Write):
-                moved = where(row, (row(row.op.rank) != row.values["rank"]) * nbytes(self.table, row))
-                long = (self.table.ranks, *lengths(row)[1:])
-                often = math.prod(n for n, m in zip(long, moved.shape, strict=True) if m == 1)
-                yield row.op.buffer, float(moved.sum()) * often
 
     # ---------------------------------------------------------------------------------------------------------- positions
     def _by_position(self, values: Array, nothing: float) -> Array:
