@@ -181,17 +181,13 @@ def check_tensors(of: Operator, tensors: Sequence[Any]) -> None:
         )
     for k, t in enumerate(tensors):
         _check_tensor(of, k, t)
-    free = [(k, t) for k, (t, s) in enumerate(zip(tensors, of.signature.inputs, strict=True)) if s.dtype is None]
-    for k, t in free:
-        first, other = free[0][1].dtype, t.dtype
-        if other != first:
-            raise TilelinkError(
-                "TL227",
-                f"argument {k + 1} of `{of.name}` is {NAMES[other]} and argument {free[0][0] + 1} is {NAMES[first]}",
-                loc=of.loc,
-                why="inputs whose signature names no dtype have one dtype: their tiles meet in one expression",
-                hint="convert one of them, or name the dtype in the signature",
-            )
+    free = [(k, NAMES[t.dtype]) for k, t in enumerate(tensors) if of.signature.inputs[k].dtype is None]
+    for k, dtype in free:
+        first, other = free[0]
+        if dtype != other:
+            what = f"is {dtype} and argument {first + 1} is {other}"
+            why = "inputs whose signature names no dtype have one dtype: their tiles meet in one expression"
+            raise _wrong(of, k, "TL227", what, why, "convert one of them, or name the dtype in the signature")
 
 
 def constants_of(signature: Signature, given: Mapping[str, Any], sizes: Collection[str] = ()) -> dict[str, Any]:
@@ -207,50 +203,32 @@ def _check_tensor(of: Operator, k: int, t: Any) -> None:
 
     shape = of.signature.inputs[k]
     if not isinstance(t, torch.Tensor):
-        raise TilelinkError(
-            "TL222",
-            f"argument {k + 1} of `{of.name}` is {with_article(type(t).__name__)}, not a tensor",
-            loc=of.loc,
-            why=f"its shape is `{shape}`",
-            hint="pass a torch tensor (in the simulated backend also a list with one tensor per rank)",
-        )
+        what, why = f"is {with_article(type(t).__name__)}, not a tensor", f"its shape is `{shape}`"
+        hint = "pass a torch tensor (in the simulated backend also a list with one tensor per rank)"
+        raise _wrong(of, k, "TL222", what, why, hint)
     if t.layout is not torch.strided:
-        raise TilelinkError(
-            "TL222",
-            f"argument {k + 1} of `{of.name}` is a sparse tensor",
-            loc=of.loc,
-            why="tiles are cut from memory in which every element has a place",
-            hint="pass its dense form",
-        )
+        why = "tiles are cut from memory in which every element has a place"
+        raise _wrong(of, k, "TL222", "is a sparse tensor", why, "pass its dense form")
     if t.is_neg():
-        raise TilelinkError(
-            "TL247",
-            f"argument {k + 1} of `{of.name}` is a view that torch negates where it reads it",
-            loc=of.loc,
-            why="programs read memory, which holds the values before: such as the imaginary part of a conjugate",
-            hint="pass `.resolve_neg()` of it",
-        )
+        why = "programs read memory, which holds the values before: such as the imaginary part of a conjugate"
+        hint = "pass `.resolve_neg()` of it"
+        raise _wrong(of, k, "TL247", "is a view that torch negates where it reads it", why, hint)
     truth = t.dtype == torch.bool
     if truth and shape.dtype == TRUTH:
         return
     if t.dtype not in NAMES:
-        raise TilelinkError(
-            "TL223",
-            f"argument {k + 1} of `{of.name}` has dtype {str(t.dtype).removeprefix('torch.')}",
-            loc=of.loc,
-            why="tiles hold real numbers and integers of up to 64 bits",
-            hint=f"pass `.to(torch.uint8)` of it, or name `{TRUTH}` in the signature, which takes truth values, too"
-            if truth
-            else "convert it to one of these",
-        )
+        why, hint = "tiles hold real numbers and integers of up to 64 bits", "convert it to one of these"
+        if truth:
+            hint = f"pass `.to(torch.uint8)` of it, or name `{TRUTH}` in the signature, which takes truth values, too"
+        raise _wrong(of, k, "TL223", f"has dtype {str(t.dtype).removeprefix('torch.')}", why, hint)
     if shape.dtype is not None and NAMES[t.dtype] != shape.dtype:
-        raise TilelinkError(
-            "TL224",
-            f"argument {k + 1} of `{of.name}` is {NAMES[t.dtype]} and its signature says {shape.dtype}",
-            loc=of.loc,
-            why=f"its shape is `{shape}`",
-            hint="convert it, or change the signature",
-        )
+        what, why = f"is {NAMES[t.dtype]} and its signature says {shape.dtype}", f"its shape is `{shape}`"
+        raise _wrong(of, k, "TL224", what, why, "convert it, or change the signature")
+
+
+def _wrong(of: Operator, k: int, code: str, what: str, why: str, hint: str) -> TilelinkError:
+    """Of one argument."""
+    return TilelinkError(code, f"argument {k + 1} of `{of.name}` {what}", loc=of.loc, why=why, hint=hint)
 
 
 def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:
@@ -284,13 +262,8 @@ def check_devices(of: Operator, tensors: Sequence[torch.Tensor], on_gpu: bool) -
     for k, t in enumerate(tensors):
         if t.device.type != ("cuda" if on_gpu else "cpu"):
             where = "the GPU of its rank" if on_gpu else "the CPU"
-            raise TilelinkError(
-                "TL225",
-                f"argument {k + 1} of `{of.name}` is on {t.device}",
-                loc=of.loc,
-                why=f"in this backend kernels read tensors on {where}",
-                hint=f"move it to {where}",
-            )
+            why = f"in this backend kernels read tensors on {where}"
+            raise _wrong(of, k, "TL225", f"is on {t.device}", why, f"move it to {where}")
 
 
 def check_results(
