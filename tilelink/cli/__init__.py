@@ -84,6 +84,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     from tilelink.explore.report_tables import plan_sheets, verdict_sheets
     from tilelink.explore.tables import tables
     from tilelink.ops import ag_gemm
+    from tilelink.runtime.kernels import load
     from tilelink.runtime.simulated.machine import Recorder
     from tilelink.tracing.spans import lanes_of
 
@@ -92,7 +93,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     stages = case.compiled(_topology(Target.simulated, case))
     _head(console, case)
     console.print(tables([*plan_sheets(stages.plan), *verdict_sheets(stages.verdict)]))
-    _say(console, "emitted file", str(_emitted_file(stages)))
+    _say(console, "emitted file", str(load(stages.source).__file__))
     recorder = Recorder()
     outcome = _run(case, stages, recorder, calls=1, policy="random-0")
     good = _report(console, case, outcome)
@@ -372,14 +373,6 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
         for line in outcome.again:
             _say(console, "", line)
     return good
-
-
-def _emitted_file(compiled: Compiled) -> Path:
-    from tilelink.runtime.kernels import load
-
-    module = load(compiled.source)
-    assert module.__file__ is not None
-    return Path(module.__file__)
 
 
 def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:

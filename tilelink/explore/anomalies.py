@@ -18,6 +18,7 @@ from tilelink.pipeline.operator import Operator
 from tilelink.tuning.progress import bar
 from tilelink.tuning.search import Limits
 from tilelink.tuning.study import TIE, Trial
+from tilelink.tuning.tables import Sizes, octaves
 
 FAR = 0.5
 """A call that takes half as long again as its bound is far off it."""
@@ -27,9 +28,6 @@ WALKS = 8
 """Shapes from which a walk goes on, the worst that chance has found."""
 STEPS = (0.5, 0.75, 1.25, 2.0)
 """By which a size changes in one step of a walk; by one element, too."""
-
-Sizes = tuple[tuple[str, int], ...]
-
 
 MOST = 10
 """Anomalies that are listed, and for which other schedules are looked at."""
@@ -111,7 +109,7 @@ def anomalies(
     found = sorted((a for a in seen.values() if a is not None), key=lambda a: -a.gap)
     listed: list[Anomaly] = []
     for each in found:
-        if each.gap >= far and all(_octaves(each.sizes, other.sizes) > NEAR for other in listed):
+        if each.gap >= far and all(octaves(each.sizes, other.sizes) > NEAR for other in listed):
             listed.append(each)
     seconds = (budget - (time.monotonic() - begun)) / max(1, len(listed[:MOST]))
     better = [_improved(replace(first, sizes=a.sizes), a, machine, seconds) for a in listed[:MOST]]
@@ -170,10 +168,6 @@ def _gap(case: Case, machine: Machine) -> Anomaly | None:
         return None
     found = bound(lowered, machine)
     return Anomaly(case.sizes, found.prediction.us, found.us, f"{found.binds.resource} of rank {found.binds.rank}")
-
-
-def _octaves(one: Sizes, other: Sizes) -> float:
-    return sum(abs(math.log2(a) - math.log2(b)) for (_, a), (_, b) in zip(one, other, strict=True))
 
 
 def parse_ranges(text: str) -> dict[str, int | tuple[int, int]]:

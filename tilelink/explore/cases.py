@@ -196,13 +196,14 @@ class Case:
 
     @property
     def _constants(self) -> dict[str, int]:
-        flags = flags_of(self.operator)
-        return {n: bool(v) if n in flags else v for n, v in self.sizes if n in self._named}
+        usual = keywords_of(self.operator)
+        return {n: bool(v) if type(usual[n]) is bool else v for n, v in self.sizes if n in self._named}
 
     @property
     def _named(self) -> list[str]:
         """Constants that may stand among the sizes."""
-        return [*constants_of(self.operator), *numbers_of(self.operator), *flags_of(self.operator)]
+        usual = keywords_of(self.operator)
+        return [n for n, value in usual.items() if value is Parameter.empty or type(value) in (int, bool)]
 
     def local_shape(self, shape: Shape, rank: int) -> tuple[int, ...]:
         """Elements per axis that rank `rank` holds of a tensor of the signature."""
@@ -359,11 +360,6 @@ def constants_of(operator: Operator) -> list[str]:
 def numbers_of(operator: Operator) -> dict[str, int]:
     """The constants that a call may name and that are whole numbers, as `splits`, and what they are otherwise."""
     return {name: default for name, default in keywords_of(operator).items() if type(default) is int}
-
-
-def flags_of(operator: Operator) -> list[str]:
-    """The constants that a call may name and that are true or false, as `causal`."""
-    return [name for name, default in keywords_of(operator).items() if type(default) is bool]
 
 
 def names_of(operator: Operator) -> list[str]:

@@ -106,14 +106,7 @@ def verdict_document(verdict: Verdict, validation: Validation | None) -> Documen
 
 def outcome_document(outcome: Outcome, tolerance: float, ok: bool) -> Document:
     """How a run went."""
-    return {
-        "ok": ok,
-        "against": outcome.against,
-        "errors": list(outcome.errors),
-        "tolerance": tolerance,
-        "seconds": outcome.seconds,
-        "again": list(outcome.again),
-    }
+    return {"ok": ok, "tolerance": tolerance, **asdict(outcome)}
 
 
 def trace_document(trace: Trace) -> Document:

@@ -18,6 +18,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.runtime import cache
 from tilelink.tuning.records import form_of, made, object_of, record_of, schedule_of, taken
 
+Sizes = tuple[tuple[str, int], ...]
 FAR = 2.0
 """Octaves, summed over all sizes, beyond which a measured schedule says nothing about a call; where a model knows better,
 it says something about its own bucket only."""
@@ -50,11 +51,6 @@ class Problem:
 
     def record(self) -> dict[str, Any]:
         return asdict(self) | {"sizes": dict(self.sizes), "dtypes": list(self.dtypes)}
-
-    def distance(self, other: Problem) -> float:
-        """Octaves, summed over all sizes."""
-        pairs = zip(self.sizes, other.sizes, strict=True)
-        return sum(abs(math.log2(max(a, 1)) - math.log2(max(b, 1))) for (_, a), (_, b) in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +89,17 @@ class Entry:
         return found
 
 
+def octaves(one: Sizes, other: Sizes) -> float:
+    """How far two shapes are apart, summed over all sizes."""
+    return sum(abs(math.log2(max(a, 1)) - math.log2(max(b, 1))) for (_, a), (_, b) in zip(one, other, strict=True))
+
+
 def nearest(entries: Sequence[Entry], problem: Problem, far: float = FAR) -> Entry | None:
     """The entry for the problem's bucket, else the nearest within `far` octaves: the first of those that are equally near."""
     known = [e for e in entries if e.problem.comparable(problem)]
     same = [e for e in known if e.problem.bucket == problem.bucket]
-    best = min(same or known, key=lambda e: e.problem.distance(problem), default=None)
-    return best if best is not None and (same or best.problem.distance(problem) <= far) else None
+    best = min(same or known, key=lambda e: octaves(e.problem.sizes, problem.sizes), default=None)
+    return best if best is not None and (same or octaves(best.problem.sizes, problem.sizes) <= far) else None
 
 
 @functools.cache
