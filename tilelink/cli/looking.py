@@ -19,15 +19,14 @@ def report(
     out: Annotated[Path, typer.Option(help="The page: one file, for offline.", metavar="FILE.html")] = Path("report.html"),
 ) -> None:  # fmt: skip
     """Write one page: plan, proof, emitted file, predicted timeline; on GPUs under torchrun also what was measured."""
-    from tilelink.explore.live import Asked, report_page
+    from tilelink.explore.live import report_page
     from tilelink.explore.model import Machine
     from tilelink.explore.running import trace_case
 
     session, console = here()
     case = case_of(op, shape, rank_count, schedule, dtype, session)
     trace = None if session is None else trace_case(case, session)
-    asked = Asked(op, case.sizes, case.ranks, dtype, Machine.load(machine))
-    page, proved = report_page(case, asked, trace)
+    page, proved = report_page(case, Machine.load(machine), trace)
     if first(session):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")

@@ -150,23 +150,23 @@ class Watched:
         return operator_parts(made, self.asked.machine, rank, None if other is None else other.compiled(topology))
 
 
-def report_page(case: Case, asked: Asked, trace: Trace | None = None) -> tuple[str, bool]:
+def report_page(case: Case, machine: Machine, trace: Trace | None = None) -> tuple[str, bool]:
     """One file with all that is known of a case, and whether it is proved.
 
     Args:
         trace: of a call on such a machine, to be shown beside the prediction.
     """
-    topology = case.topology_on(asked.machine)
+    topology = case.topology_on(machine)
     verdict = case.verdict(topology)
-    title = f"{case.operator.name}  {case}  on {asked.machine.name}"
+    title = f"{case.operator.name}  {case}  on {machine.name}"
     if verdict.error is not None:
         plan = case.unproven(topology)
         return document(title, parts_of(verdict), parts_of(plan)), False
     made = case.compiled(topology)
     schedule = tag("pre", schedule_text(case.operator, setting(made.plan, {}).schedule), class_="code")
-    parts = [schedule, operator_parts(made, asked.machine)]
+    parts = [schedule, operator_parts(made, machine)]
     if trace is not None:
-        found = predict(made.lowered, asked.machine)
+        found = predict(made.lowered, machine)
         ranks = range(made.plan.topology.ranks)
         parts += [
             tag("h2", "Predicted and measured"),

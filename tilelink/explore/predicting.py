@@ -10,10 +10,10 @@ import numpy as np
 from tilelink.cost import H200, Machine
 from tilelink.cost.rows import Array
 from tilelink.explore.model import Bound, Prediction, bound, predict
-from tilelink.explore.views.page import View, folded
+from tilelink.explore.views.page import View, folded, picture
 from tilelink.ir.plan import Plan
 from tilelink.tracing import Trace
-from tilelink.tracing.markup import FAINT, FONT, LINE, Markup, tag, text, words
+from tilelink.tracing.markup import FAINT, LINE, Markup, tag, text, words
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of
 from tilelink.tracing.timeline import WIDTH, timeline_svg
 
@@ -118,7 +118,7 @@ def flags_svg(flags: Mapping[str, Array], end: float) -> Markup:
     wide, high, apart, left = 300, 90, 56, 34
     columns = max(1, (WIDTH - left) // (wide + apart))
     rows = -(-len(flags) // columns)
-    parts = [tag("rect", width=WIDTH, height=rows * (high + apart) + 20, fill="white")]
+    parts: list[Markup] = []
     for k, (name, times) in enumerate(flags.items()):
         x, y = left + k % columns * (wide + apart), 30 + k // columns * (high + apart)
         count = max(1, times.shape[1])
@@ -144,11 +144,7 @@ def flags_svg(flags: Mapping[str, Array], end: float) -> Markup:
         parts.append(
             words(left + 60 * rank, rows * (high + apart) + 14, f"rank {rank}", fill=RANKS[rank], weight="600")
         )
-    height = rows * (high + apart) + 22
-    return tag(
-        "svg", *parts, xmlns="http://www.w3.org/2000/svg", class_="flags", viewBox=f"0 0 {WIDTH} {height}", width=WIDTH,
-        font_family=FONT, font_size=11,
-    )  # fmt: skip
+    return picture("flags", WIDTH, rows * (high + apart) + 22, *parts)
 
 
 # ---------------------------------------------------------------------------------------------------------- two of them

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import wrap
 
+from tilelink.explore.views.page import picture
 from tilelink.ir.verdict import Counterexample, Instant
-from tilelink.tracing.markup import FAINT, FONT, LINE, Markup, tag, words
+from tilelink.tracing.markup import FAINT, LINE, Markup, tag, words
 
 WRONG = "#c2362b"
 WIDE, LINE_HIGH, CHARACTERS = 205, 14, 30
@@ -27,8 +28,7 @@ def counterexample_svg(found: Counterexample) -> Markup:
     width, height = LEFT + APART * len(said) + 10, top + each * len(lanes) + 8
     at = [(LEFT + APART * k, top + each * lanes.index(i.rank) + 22) for k, i in enumerate(found.steps)]
     late = found.missing or ()
-    heads = tag("defs", _head("tl-faint", FAINT), _head("tl-wrong", WRONG))
-    parts = [heads, tag("rect", width=width, height=height, fill="white")]
+    parts = [tag("defs", _head("tl-faint", FAINT), _head("tl-wrong", WRONG))]
     parts += [words(10, 20 + 16 * k, line, weight="600") for k, line in enumerate(head)]
     for k, rank in enumerate(lanes):
         middle = top + each * k + 22 + high / 2
@@ -46,10 +46,7 @@ def counterexample_svg(found: Counterexample) -> Markup:
             words(x + 10, y + 18 + LINE_HIGH * n, line, weight="600" if n == 0 else None)
             for n, line in enumerate(said[k])
         ]
-    return tag(
-        "svg", *parts, xmlns="http://www.w3.org/2000/svg", class_="interleaving", viewBox=f"0 0 {width} {height}",
-        width=width, font_family=FONT, font_size=11.5,
-    )  # fmt: skip
+    return picture("interleaving", width, height, *parts, size=11.5)
 
 
 def _head(name: str, colour: str) -> Markup:

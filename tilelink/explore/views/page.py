@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tilelink.errors import TilelinkError
 from tilelink.explore.report_tables import Sheet
-from tilelink.tracing.markup import Child, Markup, tag, text
+from tilelink.tracing.markup import FONT, Child, Markup, tag, text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,6 +46,15 @@ def document(title: str, *children: Child) -> str:
     head = tag("head", Markup('<meta charset="utf-8">'), tag("title", title))
     body = tag("body", fragment(tag("h1", title), *children), style="margin:24px auto;max-width:1180px;padding:0 16px")
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def picture(kind: str, width: float, height: float, *parts: Markup, size: float = 11) -> Markup:
+    """Parts of a drawing, on white, with letters of one size."""
+    box, ground = f"0 0 {width} {height}", tag("rect", width=width, height=height, fill="white")
+    return tag(
+        "svg", ground, *parts, xmlns="http://www.w3.org/2000/svg", class_=kind, viewBox=box, width=width, font_family=FONT,
+        font_size=size,
+    )  # fmt: skip
 
 
 def written(path: Path, title: str, svg: str) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilelink.tracing.markup import FAINT, FONT, LINE, Markup, tag, words
+from tilelink.explore.views.page import picture
+from tilelink.tracing.markup import FAINT, LINE, Markup, tag, words
 from tilelink.tuning.study import Study, Trial
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BELOW = 560, 330, 64, 40, 16, 46
@@ -23,7 +24,6 @@ def study_svg(study: Study) -> Markup:
         return LEFT + 8 + (wide - 16) * trial.sms / most, TOP + tall - 8 - (tall - 16) * share
 
     parts = [
-        tag("rect", width=WIDTH, height=HEIGHT, fill="white"),
         words(10, 22, f"{study.problem.operator}: {len(runs)} schedules on {study.on}", size=14, weight="600"),
         tag("rect", x=LEFT, y=TOP, width=wide, height=tall, fill="none", stroke=LINE),
         words(LEFT - 6, TOP + 12, f"{high:.1f} µs", fill=FAINT, anchor="end"),
@@ -43,7 +43,4 @@ def study_svg(study: Study) -> Markup:
         colour = FRONT if kept else "#486a94"
         radius = 3 + 4 * trial.nbytes / memory
         parts.append(tag("circle", title, cx=x, cy=y, r=radius, fill=colour, fill_opacity=0.7 if kept else 0.35))
-    return tag(
-        "svg", *parts, xmlns="http://www.w3.org/2000/svg", class_="study", viewBox=f"0 0 {WIDTH} {HEIGHT}", width=WIDTH,
-        font_family=FONT, font_size=11,
-    )  # fmt: skip
+    return picture("study", WIDTH, HEIGHT, *parts)

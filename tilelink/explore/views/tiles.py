@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from tilelink.explore.views.page import picture
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.tracing.markup import FAINT, FONT, INK, Markup, tag, words
+from tilelink.tracing.markup import FAINT, INK, Markup, tag, words
 
 MOST_RANKS = 8
 PANEL, APART, LEFT, TOP = 112, 18, 96, 58
@@ -34,7 +35,6 @@ def tiles_svg(plan: Plan) -> Markup:
     said = wrap(caption(plan), width // 6)
     height = TOP + (PANEL + APART) * len(steps) + 16 * len(said) + 4
     parts = [
-        tag("rect", width=width, height=height, fill="white"),
         words(10, 22, title, size=14, weight="600"),
         *(
             words(LEFT + (PANEL + APART) * r + PANEL / 2, TOP - 10, f"rank {r}", weight="600", anchor="middle")
@@ -50,10 +50,7 @@ def tiles_svg(plan: Plan) -> Markup:
             parts += _panel(plan, step, rank, LEFT + (PANEL + APART) * rank, y)
     below = TOP + (PANEL + APART) * len(steps)
     parts += [words(10, below + 10 + 16 * k, line, fill=FAINT) for k, line in enumerate(said)]
-    return tag(
-        "svg", *parts, xmlns="http://www.w3.org/2000/svg", class_="tiles", viewBox=f"0 0 {width} {height}", width=width,
-        font_family=FONT, font_size=11,
-    )  # fmt: skip
+    return picture("tiles", width, height, *parts)
 
 
 def caption(plan: Plan) -> str:
