@@ -42,11 +42,18 @@ if TYPE_CHECKING:
     from tilelink.tuning.tables import Entry
 
 
+_SIGNS = str.maketrans("", "", ".,-")
+
+
 @dataclass(frozen=True, slots=True)
 class Sheet:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    def numbers(self, k: int) -> bool:
+        """Whether a column has nothing but numbers, which stand at the right."""
+        return all(row[k].translate(_SIGNS).isdigit() for row in self.rows if row[k])
 
 
 def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:

@@ -29,10 +29,9 @@ def _table(sheet: Sheet) -> Table:
         pad_edge=False,
     )
     for k, column in enumerate(sheet.columns):
-        numbers = all(row[k].replace(".", "").isdigit() for row in sheet.rows if row[k])
         named = k == 0 and len(sheet.columns) > 1
         table.add_column(
-            Text(column), justify="right" if numbers else "left", style="cyan" if named else "", no_wrap=named
+            Text(column), justify="right" if sheet.numbers(k) else "left", style="cyan" if named else "", no_wrap=named
         )
     for row in sheet.rows:
         table.add_row(*(Text(cell) for cell in row))

@@ -26,9 +26,6 @@ class View:
         return fragment(self.parts)
 
 
-_CELLS = {"class_": "number"}
-
-
 @cache
 def asset(name: str) -> Markup:
     """`page.css` or `page.js`."""
@@ -67,13 +64,13 @@ def written(path: Path, title: str, svg: str) -> Path:
 
 def sheet_table(sheet: Sheet) -> Markup:
     """A sheet; columns of numbers stand at the right."""
-    numbers = [all(_is_number(row[k]) for row in sheet.rows if row[k]) for k in range(len(sheet.columns))]
-    head = tag("tr", *(tag("th", c, **(_CELLS if n else {})) for c, n in zip(sheet.columns, numbers, strict=True)))
-    rows = (
-        tag("tr", *(tag("td", c, **(_CELLS if n else {})) for c, n in zip(row, numbers, strict=True)))
-        for row in sheet.rows
-    )
-    return tag("table", tag("caption", sheet.title), head if any(sheet.columns) else None, *rows)
+    kinds = ["number" if sheet.numbers(k) else None for k in range(len(sheet.columns))]
+
+    def line(name: str, cells: tuple[str, ...]) -> Markup:
+        return tag("tr", *(tag(name, cell, class_=kind) for cell, kind in zip(cells, kinds, strict=True)))
+
+    head = line("th", sheet.columns) if any(sheet.columns) else None
+    return tag("table", tag("caption", sheet.title), head, *(line("td", row) for row in sheet.rows))
 
 
 def folded(title: str, *children: Child, open_: bool = False) -> Markup:
@@ -100,7 +97,3 @@ def lines_of(file: str, first: int, last: int) -> list[tuple[int, str]]:
     linecache.checkcache(file)
     found = linecache.getlines(file)
     return [(n, found[n - 1].rstrip("\n")) for n in range(first, min(last, len(found)) + 1)]
-
-
-def _is_number(cell: str) -> bool:
-    return cell.replace(".", "").replace("-", "").replace(",", "").isdigit()
