@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilelink.cli import looking, predicting, searching
-from tilelink.cli.terminal import Answered, Commands, Dtype, Json, Name, On, RankCount, Schedule, Shape, answer, first
+from tilelink.cli.terminal import Answered, Commands, Dtype, Json, Name, On, RankCount, Schedule, Shape, first
 from tilelink.cli.terminal import case_of as _case
 from tilelink.cli.terminal import console_of as _console
 from tilelink.cli.terminal import head as _head
@@ -145,7 +145,7 @@ def plan(
 
         _say(console, "picture", str(written(picture, case.operator.name, tiles_svg(made))))
     if as_json:
-        raise Answered({**asked(case), "ok": True, **plan_document(made)}, good=True)
+        raise Answered({**asked(case), "ok": True, **plan_document(made)})
 
 
 @app.command()
@@ -188,7 +188,7 @@ def verify(
             print(validation.error, file=sys.stderr)
     good = verdict.ok and (validation is None or validation.ok)
     if as_json:
-        raise Answered({**asked(case), **verdict_document(verdict, validation)}, good)
+        raise Answered({**asked(case), **verdict_document(verdict, validation)})
     raise typer.Exit(0 if good else 1)
 
 
@@ -245,7 +245,7 @@ def _ran(case: Case, outcome: Outcome, good: bool, as_json: bool, session: Sessi
 
     if not as_json:
         return typer.Exit(0 if good else 1)
-    return answer(session, {**asked(case), **outcome_document(outcome, case.tolerance, good)}, good)
+    return Answered({**asked(case), **outcome_document(outcome, case.tolerance, good)}, session)
 
 
 @app.command()
@@ -318,7 +318,7 @@ def trace(
         _say(console, "trace", str(found.chrome(perfetto)))
     if as_json:
         files = {"picture": str(picture), "perfetto": str(perfetto)}
-        raise answer(session, {**asked(case), "ok": True, **trace_document(found), **files}, good=True)
+        raise Answered({**asked(case), "ok": True, **trace_document(found), **files}, session)
 
 
 app.command()(looking.report)

@@ -15,7 +15,6 @@ from tilelink.cli.terminal import (
     Name,
     RankCount,
     Schedule,
-    answer,
     console_of,
     first,
     here,
@@ -97,7 +96,7 @@ def tune(
             noted = replace(entry, measured=f"{entry.measured}, {commit()}")
             say(console, "table", str(merge(table, [noted])))
     if as_json:
-        raise answer(session, {"ok": True, "cases": documents}, good=True)
+        raise Answered({"ok": True, "cases": documents}, session)
 
 
 def anomalies(
@@ -129,7 +128,7 @@ def anomalies(
     )
     console.print(tables([walk_sheet(operator.name, found)]))
     if as_json:
-        raise Answered({"operator": operator.name, "machine": on.name, "ok": True, **walk_document(found)}, good=True)
+        raise Answered({"operator": operator.name, "machine": on.name, "ok": True, **walk_document(found)})
 
 
 def bench(
@@ -156,7 +155,7 @@ def bench(
     if known or not op:
         console.print(tables([subjects_sheet(ranks)]))
         if as_json:
-            raise answer(session, {"ok": known, "subjects": list(SUBJECTS)}, good=known)
+            raise Answered({"ok": known, "subjects": list(SUBJECTS)}, session)
         raise typer.Exit(0 if known else 2)
     ops_asked = list(SUBJECTS) if op == ["all"] else op
     _askable(ops_asked, shape or schedule, out)
@@ -177,7 +176,7 @@ def bench(
     console.print(tables([summary(rows)]))
     good = all(row.right for row in rows)
     if as_json:
-        raise answer(session, {"ok": good, "rows": [row.record() for row in rows]}, good)
+        raise Answered({"ok": good, "rows": [row.record() for row in rows]}, session)
     raise typer.Exit(0 if good else 1)
 
 

@@ -39,11 +39,11 @@ Json = Annotated[bool, typer.Option(JSON_OPTION, help="Print one JSON object, an
 
 
 class Answered(Exception):
-    """What a command with `--json` has found, and how it ends; `document` is None on ranks that print nothing."""
+    """What a command with `--json` has found, and by its `ok` how that ends; of a `session`'s ranks the first one prints it."""
 
-    def __init__(self, document: dict[str, Any] | None, good: bool) -> None:
+    def __init__(self, document: dict[str, Any], session: Session | None = None) -> None:
         super().__init__()
-        self.document, self.code = document, 0 if good else 1
+        self.document, self.code = document if first(session) else None, 0 if document["ok"] else 1
 
 
 class Commands(TyperGroup):
@@ -95,11 +95,6 @@ def here(quiet: bool = False) -> tuple[Session | None, Console]:
 def first(session: Session | None) -> bool:
     """Whether this process speaks for all ranks."""
     return session is None or session.backend.rank == 0
-
-
-def answer(session: Session | None, document: dict[str, Any], good: bool) -> Answered:
-    """What a command with `--json` ends with; rank 0 prints it."""
-    return Answered(document if first(session) else None, good)
 
 
 def ranks_of(session: Session | None, asked: R) -> R | int:
