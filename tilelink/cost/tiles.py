@@ -6,7 +6,7 @@ waves, and the last wave takes as long as a full one; a tile whose rows are not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,20 +56,13 @@ class Matmul:
         made = np.maximum.accumulate(self.ends(tile, sms, machine))
         if not self.going or self.parts < 2:
             return float(made[-1])
-        last = np.arange(1, self.parts) * self.part(tile) - 1
-        return max(float(made[-1]), _sent(made[last], machine.doorbell + machine.copied(self.going, remote=True)))
+        ready = made[None, np.arange(1, self.parts) * self.part(tile) - 1]
+        each = machine.doorbell + machine.copied(self.going, remote=True)
+        _, _, sent = take_turns(np.zeros((1, 1)), ready, np.full_like(ready, each))
+        return float(max(made[-1], sent[0, 0]))
 
     def best(self, sms: int, tiles: Sequence[Tile] = TILES) -> Tile:
         """The fastest of some tiles, the first of those that are equally fast."""
         if self.waves(tiles[0], sms) > WAVES:
             return tiles[0]
         return min(tiles, key=lambda tile: self.us(tile, sms))
-
-
-def _sent(ready: Iterable[float], us: float) -> float:
-    """When the last of some copies has come, each of which takes as long and begins when it is ready and the one before is
-    through."""
-    at = 0.0
-    for each in ready:
-        at = max(at, float(each)) + us
-    return at
