@@ -67,7 +67,7 @@ def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
 def _options(plan: Plan, step: StepPlan) -> list[Placement]:
     own = placement_of(step.step, plan)
     if step.copies:
-        return _made(plan, step) if makers(plan, step) else _given(plan, step)
+        return _copying(plan, step)
     dims = [g.dim for g in step.grid if not g.unit]
     if has_dot(step.step.program):
         runs = [own] if isinstance(own, Library) and own.runs else []
@@ -98,30 +98,22 @@ def makers(plan: Plan, step: StepPlan, *, through: bool = False) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _given(plan: Plan, step: StepPlan) -> list[Placement]:
-    """A copy program of arguments: what is there from the beginning."""
-    dim, part = _leading(plan, step)
-    chunks = [(), *(((dim, size),) for size in _powers(part)[1:] if dim)]
-    pinned = step.pinned
-    pushes = (None,) if pinned else (True, False)
-    found: list[Placement] = [CopyEngine(tile=t, push=p, streams=n) for n in STREAMS for t in chunks for p in pushes]
-    if pinned:
-        return found
+def _copying(plan: Plan, step: StepPlan) -> list[Placement]:
+    """A copy program, of what another step makes or of arguments, which are there from the beginning."""
+    hosts, (dim, part) = makers(plan, step), _leading(plan, step)
+    chunks = [((dim, size),) for size in _powers(part) if dim]
     rows = ((dim, 128),) if dim else ()
     counts = [n for n in (4, 8, 16) if n < plan.topology.device.sms]
+    if hosts:
+        found: list[Placement] = [Fused(h) for h in hosts]
+        found += [CopyEngine(tile=t, order=("ring+1",), streams=n) for n in STREAMS for t in chunks]
+        return [*found, *(Sms(count=n, tile=rows, order=("ring+1",)) for n in counts)]
+    pushes = (None,) if step.pinned else (True, False)
+    found = [CopyEngine(tile=t, push=p, streams=n) for n in STREAMS for t in [(), *chunks[1:]] for p in pushes]
+    if step.pinned:
+        return found
     found += [Sms(count=n, tile=rows, order=("ring",), push=p) for n in counts for p in (False, True)]
     return [*found, *(Sms(count=n, tile=rows, push=True, warps=8, own_kernel=True) for n in counts[1:2])]
-
-
-def _made(plan: Plan, step: StepPlan) -> list[Placement]:
-    """A copy program of what another step makes."""
-    dim, part = _leading(plan, step)
-    found: list[Placement] = [Fused(h) for h in makers(plan, step)]
-    chunks = [((dim, size),) for size in _powers(part) if dim]
-    found += [CopyEngine(tile=t, order=("ring+1",), streams=n) for n in STREAMS for t in chunks]
-    rows = ((dim, 128),) if dim else ()
-    counts = [n for n in (4, 8, 16) if n < plan.topology.device.sms]
-    return [*found, *(Sms(count=n, tile=rows, order=("ring+1",)) for n in counts)]
 
 
 def _matmuls(plan: Plan, step: StepPlan, own: Placement) -> list[Placement]:
