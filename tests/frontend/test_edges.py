@@ -20,6 +20,7 @@ x = tl.tile_load(a, m)
 said = tl.tile_load(a, m, other=-1.0)
 filled = tl.tile_load(a, m, other=0.0)
 length = said.shape[1]
+count, columns = said.shape
 w = tl.tile_load(b)
 eight = tl.tile_load(c, m)
 mean = tl.sum(x, 1) / tl.size(a, 1)
@@ -48,6 +49,7 @@ CHANGED = [
     "tl.sum(said, 1) / said.shape[1]",
     "tl.sum(said, 1) / (said.shape[1] - 1)",
     "tl.sum(said, 1) / length",
+    "tl.sum(said, 1) / columns",
     "tl.sum(said.to(tl.int32), 1) // length",
     "tl.sum(said, 1) / (2 * tl.tile_shape(out)[0])",
     "tl.max(tl.abs(x) * -2.0, 1)",

@@ -17,10 +17,10 @@ from tilelink.frontend.jit import Helpers
 from tilelink.frontend.outside import alike
 from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
-from tilelink.frontend.values import RANKS, Binding, Environment, Lanes, Value, Variable, is_index
+from tilelink.frontend.values import RANKS, Binding, Environment, Value, Variable, is_index
 from tilelink.frontend.wording import numbered
 from tilelink.ir.formula import Sym
-from tilelink.ir.program import Expr, Let, Op, Param, Tile, Together
+from tilelink.ir.program import Let, Op, Param, Tile, Together
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
 """Names that emitted expressions use for themselves."""
@@ -38,13 +38,11 @@ class Lowering:
         env: what each name of the function means at this point.
         ops: the block that is being written.
         domain: the `Tile` op, once there.
-        nested: inside a loop or a branch.
-        around: the variables of the loops around, as ops call them.
+        around: of the loops and branches around, the variables as ops call them ("": it has none).
         bounds: generated names of bounds that are known here.
         conditional: why a load may not be taken out of the expression being lowered.
         raw: the program has a pointer.
         together: what is taken together of tiles of the domain.
-        vectors: what is known of vectors of positions.
         limited: variables of walks that may end before the axis does.
         once: names that one line alone binds, so that they may be those of ops. Ops are told apart by their names alone, and
             formulas speak of these: no op has a name that another line binds.
@@ -71,12 +69,10 @@ class Lowering:
         self.globals: dict[str, bool | int | float | str] = {}
         self.env: Environment = {}
         self.flags: frozenset[str] = frozenset()
-        self.vectors: dict[Expr, Lanes] = {}
         self.limited: set[str] = set()
         self.lost: dict[str, Loc] = {}
         self.ops: list[Op] = []
         self.domain: Tile | None = None
-        self.nested = False
         self.around = frozenset[str]()
         self.bounds: dict[tuple[object, ...], str] = {}
         self.conditional: str | None = None
@@ -105,8 +101,7 @@ class Lowering:
         return self.scope.look_up(node, self.locals)
 
     def tensor(self, node: ast.expr) -> Param | None:
-        binding = self.env.get(node.id) if isinstance(node, ast.Name) else None
-        return binding if isinstance(binding, Param) else None
+        return self.params.get(node.id) if isinstance(node, ast.Name) else None
 
     def constant(self, number: Number, node: ast.expr) -> str:
         """The name under which the program finds a constant of its module. TL126: it is that of something else."""
@@ -182,12 +177,12 @@ class Lowering:
     @contextmanager
     def block(self, var: str | None = None) -> Generator[list[Op]]:
         """Collects the ops of a branch's body, or a loop's, with its variable."""
-        outer, nested, bounds, around, ops = self.ops, self.nested, self.bounds, self.around, list[Op]()
-        self.ops, self.nested, self.bounds, self.around = ops, True, dict(bounds), around | {var or ""}
+        outer, bounds, around, ops = self.ops, self.bounds, self.around, list[Op]()
+        self.ops, self.bounds, self.around = ops, dict(bounds), around | {var or ""}
         try:
             yield ops
         finally:
-            self.ops, self.nested, self.bounds, self.around = outer, nested, bounds, around
+            self.ops, self.bounds, self.around = outer, bounds, around
 
     @contextmanager
     def under(self, reason: str) -> Generator[None]:

@@ -89,7 +89,7 @@ def _tile_load(call: Call, t: Param, tile: Node = None, other: Node = None) -> V
     name = call.result(f"{t.name}_tile")
     call.add(Load(name=name, param=t.name, index=index, other=filler, loc=call.loc))
     zero = other is not None and constant_of(other) in (0, False)
-    lanes = of_axes(t, index, "zero" if other is None else "filled" if zero else "said", call.state.vectors)
+    lanes = of_axes(t, index, "zero" if other is None else "filled" if zero else "said", call.vectors)
     return named(name, rank=rank_of_block(t, index), positional=False, lanes=lanes)
 
 

@@ -210,7 +210,8 @@ def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast
         made = state.lower(value)
         if made.length is not None and made.length >= 0:
             _fits(state, node, len(names), made.length, f"`{ast.unparse(value)}`")
-        values, expr = [replace(made, length=None)] * len(names), made.expr()
+        entry = made if made.length is None else replace(made, length=None, lanes=(), counts_lanes=bool(made.lanes))
+        values, expr = [entry] * len(names), made.expr()
     state.ops.append(Let(target=tuple(state.said(n.id) for n in names), value=expr, loc=state.loc(node)))
     static = [v.rank == 0 and state.static(v) for v in values]  # before the names are bound: they may be among theirs
     for name, one, known in zip(names, values, static, strict=True):
@@ -269,7 +270,7 @@ def _bind_domain(state: Lowering, param: Param, names: list[str | None], node: a
     if state.domain is not None:
         why, note = "a program runs for the tiles of one tensor", Note("the first is here", state.domain.loc)
         state.fail("TL150", node, "a second `tl.tile_id`", why, "walk other tensors with `tl.tiles`", (note,))
-    if state.nested:
+    if state.around:
         why = "every run of the program is for one tile"
         state.fail("TL150", node, "`tl.tile_id` in a branch or a loop", why, "write it at the top of the program")
     if not param.shape.axes:
