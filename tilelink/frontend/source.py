@@ -121,24 +121,18 @@ def _is_imported(fn: Function, text: str) -> bool:
     pytest does), or that lies in no file, nobody can tell."""
     if type(fn.__globals__.get("__loader__")) is not SourceFileLoader or not exists(fn.__code__.co_filename):
         return True
-    return any(_alike(fn.__code__, code) for code in _compiled(text, fn.__code__.co_filename))
+    return _placeless(fn.__code__) in _compiled(text, fn.__code__.co_filename)
 
 
 @lru_cache(maxsize=64)
 def _compiled(text: str, file: str) -> tuple[CodeType, ...]:
-    return tuple(codes(compile(text, file, "exec", dont_inherit=True)))
+    return tuple(map(_placeless, codes(compile(text, file, "exec", dont_inherit=True))))
 
 
-_OF_CODE = ("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_firstlineno")
-
-
-def _alike(a: object, b: object) -> bool:
-    """Whether two functions do the same by the same names, wherever their lines are; or two constants of them are one."""
-    if isinstance(a, CodeType) and isinstance(b, CodeType):
-        same = all(getattr(a, n) == getattr(b, n) for n in _OF_CODE) and len(a.co_consts) == len(b.co_consts)
-        return same and all(map(_alike, a.co_consts, b.co_consts))
-    # As they are called, `1` is not `1.0`; a set may be called in several ways.
-    return repr(a) == repr(b) or (isinstance(a, frozenset) and a == b)
+def _placeless(code: CodeType) -> CodeType:
+    """The same without its places in lines: two of these are equal where they do the same by the same names."""
+    inner = (_placeless(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_linetable=b"", co_consts=tuple(inner))
 
 
 @lru_cache(maxsize=64)
