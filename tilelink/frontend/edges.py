@@ -9,12 +9,12 @@ where it takes all of one together (`ir.program.Together`).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import FLAT, Holds, Lane, Lanes, Value, constant_of, integer_of
+from tilelink.frontend.values import FLAT, Holds, Known, Lane, Lanes, Value, constant_of, integer_of
 from tilelink.ir.formula import COMPUTE
 from tilelink.ir.program import Expr, Gather, Index, OfTile, Param, Together, Whole
 
@@ -106,35 +106,27 @@ def elementwise(op: str, *values: Value) -> Lanes:
     along = [(FLAT,) * axes if v.rank == 0 else v.lanes or (None,) * axes for v in values]
     if any(len(lanes) != axes for lanes in along):
         return ()
-    kept = len(values) == 2 and _keeps_zero(op, *values)
-    sizes = tuple(v.is_size for v in values)
-    return tuple(_pair(op, each, kept, _rises(op, *values), sizes) for each in zip(*along, strict=True))
+    return tuple(_pair(op, values, each) for each in zip(*along, strict=True))
 
 
-def _keeps_zero(op: str, a: Value, b: Value) -> bool:
-    """Whether one value makes 0 of 0: that is so of what is divided, and a literal says it."""
-    number = next((n for n in map(constant_of, (a.node, b.node)) if isinstance(n, int | float)), None)
-    if op == "/":
-        return a.rank > 0
-    if number is None or op not in COMPUTE:
-        return False
-    return not (COMPUTE[op](0, number) if a.rank > 0 else COMPUTE[op](number, 0))
+def _literal(value: Value) -> float | None:
+    number = constant_of(value.node)
+    return number if isinstance(number, int | float) else None
 
 
 def _rises(op: str, a: Value, *others: Value) -> bool:
     """Whether it makes larger values of larger ones; numbers that are not written out are taken to be above 0."""
-    below = any(isinstance(n := constant_of(v.node), int | float) and n < 0 for v in (a, *others))
+    below = any((_literal(v) or 0) < 0 for v in (a, *others))
     return (op in ("+", "max", "min") or (op == "*" and not below)) or (
         a.rank > 0 and all(v.rank == 0 for v in others) and (op == "-" or (op == "/" and not below))
     )
 
 
-def _pair(op: str, each: Iterable[Any], kept: bool, rises: bool, sizes: Sequence[bool]) -> Any:
-    each = list(each)
-    lanes: list[Lane] = [e for e in each if isinstance(e, Lane)]
+def _pair(op: str, values: Sequence[Value], each: Sequence[Known]) -> Known:
+    lanes = [e for e in each if isinstance(e, Lane)]
     if not lanes or len({e.var for e in lanes}) > 1:
         return FLAT if all(e == FLAT for e in each) else None
-    zeros = [e.holds in ZEROS for e in lanes]
+    zeros, rises = [e.holds in ZEROS for e in lanes], _rises(op, *values)
     positions = [e.holds in POSITIONS for e in lanes]
     if any(e.holds == "infinite" for e in lanes) or (op == "/" and isinstance(each[-1], Lane) and zeros[-1]):
         holds: Any = "said" if None in each else "infinite"
@@ -143,20 +135,22 @@ def _pair(op: str, each: Iterable[Any], kept: bool, rises: bool, sizes: Sequence
         filled = any(e.holds == "filled" for e in lanes)
         holds = "filled" if filled else "least" if low else "zero"
     elif any(positions) and op in COMPARE:
-        holds = "said" if _bounded(op, each, sizes) else "made"
+        holds = "said" if _bounded(op, values, each) else "made"
     elif all(positions) and op in ("+", "-", "*") and None not in each:
         holds = "inner" if any(e.holds == "inner" for e in lanes) else "position"
     elif None in each or any(e.holds == "said" for e in lanes):
         holds = "said"
     else:
-        holds = _of_zeros(op, each, lanes, kept, rises)
+        holds = _of_zeros(op, values, each, rises)
     return replace(lanes[0], holds=holds, loaded=False)
 
 
-def _of_zeros(op: str, each: Sequence[Any], lanes: Sequence[Lane], kept: bool, rises: bool) -> Holds:
+def _of_zeros(op: str, values: Sequence[Value], each: Sequence[Known], rises: bool) -> Holds:
     """What an operator makes of what lanes hold that the program has said nothing of, but perhaps 0."""
-    both = kept if len(each) > len(lanes) else op in ("+", "-", "max", "min", "<", ">", "!=")
-    zero = both and all(e.holds in ZEROS for e in lanes)
+    lanes = [e for e in each if isinstance(e, Lane)]
+    numbers = [0 if isinstance(e, Lane) else _literal(v) for e, v in zip(each, values, strict=True)]
+    known = op in COMPUTE and None not in numbers
+    zero = all(e.holds in ZEROS for e in lanes) and (op == "/" or (known and not COMPUTE[op](*numbers)))
     if zero and any(e.holds == "filled" for e in lanes):
         return "filled"
     if op in COMPARE:
@@ -166,15 +160,13 @@ def _of_zeros(op: str, each: Sequence[Any], lanes: Sequence[Lane], kept: bool, r
     return "zero" if zero else "made"
 
 
-def _bounded(op: str, each: Sequence[Any], sizes: Sequence[bool]) -> bool:
+def _bounded(op: str, values: Sequence[Value], each: Sequence[Known]) -> bool:
     """Whether positions past an end do not pass such a test: they are above what they are compared with. Where tiles may end
     before the axis does, its size is no such thing."""
-    if len(each) != 2:
-        return False
     for at, wanted in ((0, ("<", "<=", "==")), (1, (">", ">=", "=="))):
         lane, other = each[at], each[1 - at]
         if isinstance(lane, Lane) and lane.holds in POSITIONS and op in wanted and not isinstance(other, Lane):
-            return lane.holds == "position" or not sizes[1 - at]
+            return lane.holds == "position" or not values[1 - at].is_size
     return False
 
 
@@ -183,8 +175,8 @@ def _where(test: Value, a: Value, b: Value) -> Lanes:
     axes = max(len(v.lanes) for v in (test, a, b))
 
     def along(value: Value) -> Lanes:
-        number = constant_of(value.node)
-        return (_filled(number),) * axes if isinstance(number, int | float) else value.lanes or (None,) * axes  # pyright: ignore[reportReturnType]
+        number = _literal(value)
+        return value.lanes or (None,) * axes if number is None else (_filled(number),) * axes  # pyright: ignore[reportReturnType]
 
     def one(asked: Any, *arms: Any) -> Any:
         lane = next((e for e in (asked, *arms) if isinstance(e, Lane)), None)
@@ -247,14 +239,12 @@ def of_call(
     if name == "fma" and len(args) == 3:
         return elementwise("+", replace(args[0], lanes=elementwise("*", *args[:2])), args[2])
     if name == "clamp" and len(args) == 3:
-        low, high = (constant_of(v.node) for v in args[1:])
-        inside = isinstance(low, int | float) and isinstance(high, int | float) and low <= 0 <= high
+        low, high = map(_literal, args[1:])
+        inside = low is not None and high is not None and low <= 0 <= high
         return args[0].lanes if inside else changed(args[0].lanes, zero="made", filled="made", least="low")
     if name in SHAPED and args:
-        number = constant_of(args[1].node) if name == "full" and len(args) > 1 else None
-        holds: Any = (
-            _filled(number) if isinstance(number, int | float) and number else "said" if name == "full" else "zero"
-        )
+        number = _literal(args[1]) if len(args) > 1 else None
+        holds: Any = "zero" if name != "full" else _filled(number) if number else "said"
         return tuple(replace(e, holds=holds, loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
     if name in ("trans", "permute") and args and len(args[0].lanes) == 2:
         first = args[1].node if len(args) > 1 else None
@@ -354,13 +344,7 @@ def _scanned(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
 
 def _note(state: Lowering, node: ast.Call, what: str, lane: object) -> None:
     """That a call takes a tile of the domain together, or may."""
-    if (
-        isinstance(lane, Lane)
-        and lane.holds not in POSITIONS
-        and state.domain is not None
-        and lane.var
-        and lane.var in state.domain.names
-    ):
+    if isinstance(lane, Lane) and lane.holds not in POSITIONS and state.domain and lane.var in state.domain.names:
         state.together.append(Together(lane.var, what, state.loc(node)))
 
 
@@ -444,12 +428,7 @@ def check_divisor(state: Lowering, node: ast.BinOp, left: Value, right: Value) -
     Raises:
         TilelinkError: TL143.
     """
-    if (
-        right.counts_lanes
-        and right.rank == 0
-        and not left.positional
-        and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod)
-    ):
+    if right.counts_lanes and not left.positional and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
         message = f"a division by `{ast.unparse(node.right)}`, which counts what lies past an edge"
         why = "a block has as many lanes as the tile, whatever there is of the tensor"
         state.fail("TL143", node, message, why, "divide by the length of the axis, `tl.size(…)`")

@@ -61,7 +61,7 @@ def _combine(node: ast.expr, parts: Iterable[Value], formula: Formula | None = N
     """What is made of `parts`; their names, and their rank if no other is given."""
     parts = list(parts)
     known: dict[str, Any] = {"rank": common_rank(parts), "names": joined_names(p.names for p in parts)} | more
-    known.setdefault("counts_lanes", any(p.counts_lanes for p in parts if p.rank == 0))
+    known.setdefault("counts_lanes", known["rank"] == 0 and any(p.counts_lanes for p in parts))
     known["together"] = joined_names((*(p.together for p in parts), known.get("together", ())))
     return Value(node, positional=all(p.positional for p in parts), formula=formula, **known)
 
