@@ -85,7 +85,7 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[Ti
         domain=state.domain.param,
         body=body,
         copy_program=copy_program,
-        helpers=helpers.all(),
+        helpers=tuple(helpers.copied),
         globals=tuple(sorted(state.globals.items())),
         together=tuple(dict.fromkeys(state.together)),
         loc=header,

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from tilelink.errors import Note
 from tilelink.frontend import edges, primitives, raw
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.refusals import BUILTINS, construct, refused
+from tilelink.frontend.refusals import BUILTINS, CONSTRUCTS, ONE_BLOCK, refused
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
 from tilelink.frontend.values import (
     RANKS,
@@ -53,7 +53,7 @@ def lower(state: Lowering, node: ast.expr) -> Value:
 
 def unsupported(state: Lowering, node: ast.AST, place: ast.AST | None = None) -> NoReturn:
     """Refuses Python that a tile program cannot contain (TL111)."""
-    called, hint = construct(node)
+    called, hint = CONSTRUCTS.get(type(node), (f"`{type(node).__name__}`", ONE_BLOCK))
     state.fail("TL111", place or node, f"{called} in a tile program", READ_NOT_RUN, hint)
 
 

@@ -13,7 +13,7 @@ from copy import deepcopy
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope
-from tilelink.frontend.source import FunctionSource, bound_names, read_source
+from tilelink.frontend.source import Function, FunctionSource, bound_names, read_source
 from tilelink.ir.program import Helper
 
 _HELPER_BUILTINS = ("len", "print", "isinstance", "list", "tuple", "getattr", "hasattr")
@@ -27,26 +27,21 @@ class Helpers:
         self.globals: dict[str, bool | int | float | str] = {}
         self.found: list[Found] = []
         self._vocabulary = vocabulary
-        self._copied: dict[str, tuple[Jitted, Helper | None]] = {}
+        self.copied: list[Helper] = []
+        self._known: dict[str, Function] = {}
 
     def add(self, helper: Jitted, loc: Loc) -> str:
         """Copies a helper and all that it calls; the name that calls it."""
-        if helper.name in self._copied:
-            if self._copied[helper.name][0].function is not helper.function:
-                why = "helpers of one program are copied into one file"
-                hint = "rename one of them"
+        if helper.name in self._known:
+            if self._known[helper.name] is not helper.function:
+                why, hint = "helpers of one program are copied into one file", "rename one of them"
                 raise TilelinkError("TL126", f"two helpers are called `{helper.name}`", loc=loc, why=why, hint=hint)
             return helper.name
         self._check_name("helper", helper.name, loc)
-        self._copied[helper.name] = (helper, None)
+        self._known[helper.name] = helper.function
         text = self._copy(read_source(helper.function))
-        # Put in again: a dict keeps the order, and what this one calls was put in meanwhile.
-        del self._copied[helper.name]
-        self._copied[helper.name] = (helper, Helper(helper.name, text))
+        self.copied.append(Helper(helper.name, text))  # behind what it calls
         return helper.name
-
-    def all(self) -> tuple[Helper, ...]:
-        return tuple(copied for _, copied in self._copied.values() if copied is not None)
 
     def _copy(self, source: FunctionSource) -> str:
         scope = Scope(source.function, self._vocabulary)
@@ -58,7 +53,7 @@ class Helpers:
         tree = deepcopy(source.node)
         tree.decorator_list = []
         if any(old != new for old, new in renames.items()):
-            tree = _Rename(own, renames).visit(tree)
+            tree = _Rename(renames).visit(tree)
         elif source.node.col_offset == 0:
             # As it is written, where it stands at the margin; else as Python prints it.
             found = re.search(r"^def\s", source.text, re.MULTILINE)
@@ -133,18 +128,11 @@ def _outer_names(function: ast.FunctionDef, own: frozenset[str]) -> Iterator[ast
 class _Rename(ast.NodeTransformer):
     """Spells Triton's language `tl`, and helpers by their own names."""
 
-    def __init__(self, own: frozenset[str], renames: dict[str, str]) -> None:
-        self._own = own
+    def __init__(self, renames: dict[str, str]) -> None:
         self._renames = renames
 
-    def _renamed(self, node: ast.expr) -> ast.AST:
-        spelled = ast.unparse(node)
-        if spelled in self._renames:
-            return ast.parse(self._renames[spelled], mode="eval").body
-        return self.generic_visit(node)
+    def visit_Attribute(self, node: ast.Attribute | ast.Name) -> ast.AST:
+        new = self._renames.get(ast.unparse(node))
+        return self.generic_visit(node) if new is None else ast.parse(new, mode="eval").body
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        return self._renamed(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return node if node.id in self._own or not isinstance(node.ctx, ast.Load) else self._renamed(node)
+    visit_Name = visit_Attribute

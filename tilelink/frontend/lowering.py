@@ -1,6 +1,6 @@
 """The state of one capture: what names mean by now, the ops so far, what else the program needs.
 
-The modules around it (`expressions`, `indices`, `primitives`, `statements`) are functions over this state.
+The modules around it (`expressions`, `words`, `primitives`, `statements`) are functions over this state.
 """
 
 from __future__ import annotations

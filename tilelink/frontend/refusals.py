@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-_ONE_BLOCK = "a tile program is one straight block of assignments, loops, `if` and primitives"
+ONE_BLOCK = "a tile program is one straight block of assignments, loops, `if` and primitives"
 _IF = "write an `if` around what follows"
 _HELPER = "write a `@triton.jit` function at the top of the module and call it"
 _LOOP = "write a `for` loop over `tl.tiles(...)` or `range(...)`"
@@ -27,8 +27,8 @@ CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str]] = {
     ast.SetComp: ("a set comprehension", _LOOP),
     ast.DictComp: ("a dict comprehension", _LOOP),
     ast.GeneratorExp: ("a generator expression", _LOOP),
-    ast.Yield: ("`yield`", _ONE_BLOCK),
-    ast.YieldFrom: ("`yield from`", _ONE_BLOCK),
+    ast.Yield: ("`yield`", ONE_BLOCK),
+    ast.YieldFrom: ("`yield from`", ONE_BLOCK),
     ast.Return: ("`return`", _IF + "; results are stored with `tl.tile_store`"),
     ast.Break: ("`break`", "put the condition into the loop's bounds, or " + _IF),
     ast.Continue: ("`continue`", _IF),
@@ -49,12 +49,6 @@ CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str]] = {
     ast.NotIn: ("`not in`", "compare with `!=`"),
 }
 """Node type to (what it is called, what to do)."""
-
-
-def construct(node: ast.AST) -> tuple[str, str]:
-    """What a node is called in a diagnostic, and what to write instead."""
-    return CONSTRUCTS.get(type(node), (f"`{type(node).__name__}`", _ONE_BLOCK))
-
 
 _LANGUAGE: Mapping[str, tuple[str, str]] = {
     "program_id": ("a program is for a tile, not for a worker", "use `tl.tile_id`"),
