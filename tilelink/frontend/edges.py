@@ -17,6 +17,7 @@ from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import FLAT, Holds, Known, Lane, Lanes, Value, constant_of, integer_of
 from tilelink.ir.formula import COMPUTE
 from tilelink.ir.program import Expr, Gather, Index, OfTile, Param, Together, Whole
+from tilelink.ir.shape import Axis
 
 OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.BitOr: "+", ast.BitXor: "+", ast.Mult: "*", ast.BitAnd: "*",
@@ -81,8 +82,7 @@ def of_axes(param: Param, index: Index, holds: Holds, vectors: Mapping[Expr, Lan
     gathered = False
     for axis, e in zip(param.shape.axes, index, strict=True):
         if isinstance(e, OfTile | Whole):
-            full = isinstance(axis.size, int) and axis.size.bit_count() == 1 and isinstance(e, Whole)
-            found.append(None if full else Lane(param.name, axis.name, e.var if isinstance(e, OfTile) else "", holds))
+            found.append(_lane(param, axis, e.var if isinstance(e, OfTile) else "", holds))
         elif isinstance(e, Gather) and not gathered:
             gathered = True
             lane = next((e for e in vectors.get(e.expr, ()) if isinstance(e, Lane)), None)
@@ -95,9 +95,13 @@ def of_axes(param: Param, index: Index, holds: Holds, vectors: Mapping[Expr, Lan
 
 def of_range(param: Param, at: int, var: str, *, inner: bool = False) -> Lanes:
     """Of the positions of an axis, or of its tile `var`, which may end before the axis does (`inner`)."""
-    if not var and isinstance(size := param.shape.axes[at].size, int) and size.bit_count() == 1:
-        return (None,)
-    return (Lane(param.name, param.shape.axes[at].name, var, "inner" if inner else "position", loaded=False),)
+    return (_lane(param, param.shape.axes[at], var, "inner" if inner else "position", loaded=False),)
+
+
+def _lane(param: Param, axis: Axis, var: str, holds: Holds, *, loaded: bool = True) -> Lane | None:
+    """Of an axis, or its tile `var`; None: a block that is all of it has no more lanes than it has elements."""
+    full = not var and isinstance(axis.size, int) and axis.size.bit_count() == 1
+    return None if full else Lane(param.name, axis.name, var, holds, loaded)
 
 
 def elementwise(op: str, *values: Value) -> Lanes:

@@ -504,8 +504,6 @@ def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Fo
 _REDUCTIONS = frozenset({"sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum", "reduce_or"})
 _SHAPED = {"zeros": 0, "full": 0, "reshape": 1, "view": 1, "broadcast_to": 1}
 """Callee to the position of its shape."""
-_FIXED = {"arange": 1, "ravel": 1, "program_id": 0, "num_programs": 0}
-_ADDING = {"expand_dims": 1, "join": 1}
 
 
 def _rank_of_call(name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> int:
@@ -514,8 +512,8 @@ def _rank_of_call(name: str, args: Sequence[Value], keywords: Mapping[str, Value
     def given(keyword: str, index: int) -> Value | None:
         return keywords.get(keyword) or (args[index] if index < len(args) else None)
 
-    if name in _FIXED:
-        return _FIXED[name]
+    if name in ("arange", "ravel"):
+        return 1
     if name in _SHAPED:
         shape = given("shape", _SHAPED[name])
         return (shape.length or UNKNOWN) if shape is not None else UNKNOWN
@@ -526,8 +524,8 @@ def _rank_of_call(name: str, args: Sequence[Value], keywords: Mapping[str, Value
             return first
         everything = axis is None or constant_of(axis.node) is None
         return 0 if everything else first - 1 if first > 0 else first
-    if name in _ADDING:
-        return first + _ADDING[name] if first != UNKNOWN else UNKNOWN
+    if name in ("expand_dims", "join") and first != UNKNOWN:
+        return first + 1
     return common_rank((*args, *keywords.values()))
 
 

@@ -17,7 +17,7 @@ from tilelink.frontend.edges import of_axes, of_range
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, Lane, TileIndex, Value, constant_of, named, root
 from tilelink.frontend.wording import READ_NOT_RUN
-from tilelink.frontend.words import WHILE_TEST, Call, Node, Word, rank_of_block, tile_alias
+from tilelink.frontend.words import WHILE_TEST, Call, Node, Word, tile_alias
 from tilelink.ir.formula import Sym, binary
 from tilelink.ir.program import At, Bounds, Expr, Gather, Holder, Load, Move, Notify, OfTile, Param, Store, Tiles, Wait
 from tilelink.ir.shape import RANK_AXIS, Axis
@@ -90,7 +90,7 @@ def _tile_load(call: Call, t: Param, tile: Node = None, other: Node = None) -> V
     call.add(Load(name=name, param=t.name, index=index, other=filler, loc=call.loc))
     zero = other is not None and constant_of(other) in (0, False)
     lanes = of_axes(t, index, "zero" if other is None else "filled" if zero else "said", call.vectors)
-    return named(name, rank=rank_of_block(t, index), positional=False, lanes=lanes)
+    return named(name, rank=UNKNOWN if t.shape.rest is not None else len(lanes), positional=False, lanes=lanes)
 
 
 def _rank_of(call: Call, t: Param, tile: ast.expr) -> Value:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tilelink.errors import Loc, Note
 from tilelink.frontend.edges import check_positions
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import UNKNOWN, Lanes, TileIndex, TileTuple, Variable, constant_of, integer_of
+from tilelink.frontend.values import Lanes, TileIndex, TileTuple, Variable, constant_of, integer_of
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import Const
 from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Op, Param, Whole
@@ -187,11 +187,3 @@ def tile_alias(state: Lowering, node: ast.expr) -> TileIndex | TileTuple | Varia
     found = state.env[tile.vars[index]]
     assert isinstance(found, (TileIndex, Variable))
     return found
-
-
-def rank_of_block(param: Param, index: Index) -> int:
-    """The dimensions of the block that an index cuts out; vectors of one index go together as one."""
-    if param.shape.rest is not None:
-        return UNKNOWN
-    gathered = any(isinstance(e, Gather) for e in index)
-    return sum(isinstance(e, (OfTile, Whole)) for e in index) + gathered
