@@ -214,6 +214,9 @@ def test_what_lies_past_an_edge_does_not_count(expression: str) -> None:
         ("for _ in range(2):\n    x = tl.exp(x)", True),
         ("for _ in range(2):\n    x = x * x", False),
         ("if tl.size(a, 0) > 2:\n    x = -x", False),
+        ("if tl.size(a, 0) > 2:\n    x = said\nx = tl.exp(x)", True),
+        ("x = tl.exp(said if tl.size(a, 0) > 2 else x)", True),
+        ("x = tl.zeros(x.shape, tl.float32)\nfor _ in range(2):\n    x += said\nx = tl.exp(x)", False),
         ("if tl.size(a, 0) > 2:\n    x = tl.exp(x) * (k < tl.size(a, 1))[None, :]", False),
     ],
 )

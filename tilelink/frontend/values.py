@@ -16,7 +16,7 @@ UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""
 
 
-Holds: TypeAlias = Literal["least", "zero", "filled", "said", "again", "low", "position", "inner", "made", "infinite"]
+Holds: TypeAlias = Literal["said", "filled", "least", "zero", "again", "low", "position", "inner", "made", "infinite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +237,10 @@ def joined(
     positional: bool,
     formula: Formula | None = None,
     together: tuple[Together, ...] = (),
+    loop: bool = False,
 ) -> Variable:
     """A variable that is one or the other; no index, which keeps its name. `name`, `formula`: if theirs differ. `together`: what
-    that hangs on."""
+    that hangs on. `loop`: see `met`."""
     x, y = a.value, b.value
     value = named(
         a.name if a.name == b.name else name,
@@ -249,19 +250,20 @@ def joined(
         length=x.length if x.length == y.length else None,
         coordinate=x.coordinate and y.coordinate,
         wrapped=x.wrapped or y.wrapped,
-        lanes=met(x.lanes, y.lanes),
+        lanes=met(x.lanes, y.lanes, loop=loop),
         together=joined_names((x.together, y.together, together)),
     )
     return Variable(value, a.loc)
 
 
-def met(a: Lanes, b: Lanes) -> Lanes:
-    """Of a block that is one or the other: the worse of both."""
+def met(a: Lanes, b: Lanes, *, loop: bool = False) -> Lanes:
+    """Of a block that is one or the other: the worse of both. Of what a `loop` adds up from 0 on, it says what lies there."""
+    order = ("least", "zero", "filled", "said", *get_args(Holds)[4:]) if loop else get_args(Holds)
 
     def one(x: Known, y: Known) -> Known:
         if isinstance(x, Lane) and isinstance(y, Lane) and x != y:
             both = (x.holds, y.holds)
-            return replace(x, holds=max(both, key=get_args(Holds).index), loaded=False) if x.var == y.var else None
+            return replace(x, holds=max(both, key=order.index), loaded=False) if x.var == y.var else None
         return x if x == y else None
 
     found: list[Known] = [one(x, y) for x, y in zip(a, b, strict=False)]
@@ -303,5 +305,5 @@ def at_loop_head(before: Environment, after: Environment, said: Said, *, positio
         if a == b:
             merged[name] = a
         elif isinstance(a, Variable) and isinstance(b, Variable):
-            merged[name] = joined(a, b, said(name), positional=positional)
+            merged[name] = joined(a, b, said(name), positional=positional, loop=True)
     return merged
