@@ -23,6 +23,7 @@ length = said.shape[1]
 count, columns = said.shape
 w = tl.tile_load(b)
 eight = tl.tile_load(c, m)
+height, eights = eight.shape
 mean = tl.sum(x, 1) / tl.size(a, 1)
 k = tl.tile_range(a, axis=1)
 value = {}
@@ -123,6 +124,7 @@ ALIKE = [
     "tl.sum(x - x, 1)",
     "tl.max(said, 1)",
     "tl.max(eight, 1)",
+    "tl.sum(eight, 1) / eights",
     "tl.cumsum(mean, 1)",  # there is no such axis, as Triton says
     "tl.max(tl.where(k[None, :] < tl.size(a, 1), x, -1e30), 1)",
     "tl.sum(tl.where(k[None, :] < tl.size(a, 1), x - mean[:, None], 0.0), 1)",

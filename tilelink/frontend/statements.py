@@ -17,6 +17,7 @@ from tilelink.frontend.scope import Builtin, Language, Primitive
 from tilelink.frontend.source import bound_names
 from tilelink.frontend.values import (
     Environment,
+    Lane,
     TileIndex,
     TileTuple,
     Value,
@@ -210,8 +211,10 @@ def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast
         made = state.lower(value)
         if made.length is not None and made.length >= 0:
             _fits(state, node, len(names), made.length, f"`{ast.unparse(value)}`")
-        entry = made if made.length is None else replace(made, length=None, lanes=(), counts_lanes=bool(made.lanes))
-        values, expr = [entry] * len(names), made.expr()
+        along = made.lanes if made.length == len(made.lanes) else (None,) * len(names)  # of a shape
+        entry = made if made.length is None else replace(made, length=None, lanes=())
+        counts = (made.counts_lanes or isinstance(e, Lane) for e in along)
+        values, expr = [replace(entry, counts_lanes=c) for c in counts], made.expr()
     state.ops.append(Let(target=tuple(state.said(n.id) for n in names), value=expr, loc=state.loc(node)))
     static = [v.rank == 0 and state.static(v) for v in values]  # before the names are bound: they may be among theirs
     for name, one, known in zip(names, values, static, strict=True):
