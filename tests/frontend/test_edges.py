@@ -93,6 +93,8 @@ CHANGED = [
     "tl.sum(tl.expand_dims(tl.exp(x), axis=2), 1)[:, 0]",
     "tl.sum(x * tl.log(x), 1)",
     "tl.sum(x * (1.0 / x), 1)",
+    "tl.max(tl.sin(tl.abs(x)), 1)",
+    "tl.max(tl.cumsum(tl.abs(x) + 1.0, 1), 1)",
     "tl.sum(tl.dot(x, tl.log(w)), 1)",
     "tl.max(tl.where(k[None, :] >= 3, x, -1e30), 1)",
     "tl.sum(tl.where((k != 3)[None, :], tl.exp(x), 0.0), 1)",

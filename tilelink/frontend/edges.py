@@ -25,7 +25,7 @@ OPERATORS: Mapping[type[ast.operator], str] = {
 }  # fmt: skip
 """An operator that does to 0 what this one does."""
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
-KEEP_ZERO = frozenset({"sqrt", "sqrt_rn", "sin", "erf", "floor", "ceil", "to", "cast"})
+KEEP_ZERO = frozenset({"sqrt", "sqrt_rn", "erf", "floor", "ceil", "to", "cast"})
 RISE = frozenset({"exp", "exp2", "log", "log2", "sigmoid"})
 OF_ZERO = frozenset({*RISE, "cos", "rsqrt"})
 """Functions of each value, which make 0 of 0, and which make something else of it; of larger values larger ones."""
@@ -233,6 +233,8 @@ def of_call(
         return args[0].lanes
     if name == "abs" and args:
         return changed(args[0].lanes, zero="least")
+    if name == "sin" and args:
+        return changed(args[0].lanes, least="zero", low="made")
     if name in OF_ZERO and args:
         low, made = "low" if name in RISE else "made", "infinite" if name in INFINITE else "made"
         return changed(args[0].lanes, zero=made, filled=made, again="made", least=low, low=low)
@@ -342,7 +344,7 @@ def _scanned(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
     if backwards or not isinstance(lane, Lane):
         return changed(lanes, least="zero")
     sums = name != "cumprod" and lane.holds != "said"
-    made = dict.fromkeys((*ZEROS, "again"), "made") if sums else {}
+    made = dict.fromkeys((*ZEROS, "again", "low"), "made") if sums else {}
     return tuple(changed((e,), **made)[0] if e == lane else e for e in lanes)
 
 
