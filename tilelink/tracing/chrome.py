@@ -31,7 +31,8 @@ def trace_events(lanes: Sequence[Lane], source: KernelSource | None = None) -> l
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
         for thread, lane in enumerate([lane for lane in lanes if lane.rank == rank]):
             here = {"pid": rank, "tid": thread}
-            events.append({"ph": "M", "name": "thread_name", **here, "args": {"name": _title(lane)}})
+            title = lane.label if lane.worker is None else f"{lane.place}: {lane.label}"
+            events.append({"ph": "M", "name": "thread_name", **here, "args": {"name": title}})
             events += [_event(span, source) | here for span in lane.spans]
     return events
 
@@ -41,12 +42,6 @@ def write_trace(path: Path, lanes: Sequence[Lane], source: KernelSource | None =
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"traceEvents": trace_events(lanes, source), "displayTimeUnit": "ns"}) + "\n")
     return path
-
-
-def _title(lane: Lane) -> str:
-    if lane.worker is None:
-        return lane.label
-    return f"worker {lane.worker}{f' on SM {lane.sm}' if lane.sm is not None else ''}: {lane.label}"
 
 
 def _event(span: Span, source: KernelSource | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -18,17 +18,6 @@ AROUND = frozenset({"call_entry", "ready", "call_exit"})
 """Kernels around a call."""
 Steps: TypeAlias = Mapping[str, tuple[str, Kind]]
 """Emitted function -> its step, and what that does; functions of none set a call up."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Interval:
-    """Nanoseconds; of two that overlap the inner one, which comes later in the list, is seen."""
-
-    begin: int
-    end: int
-    kind: Kind
-    name: str
-    detail: str
 
 
 def lanes_of_events(backend: Backend, plan: Plan, source: KernelSource, events: CallEvents) -> tuple[Lane, ...]:
@@ -58,13 +47,13 @@ def lanes_of_events(backend: Backend, plan: Plan, source: KernelSource, events: 
     return tuple(sorted(lanes, key=lambda a: (a.worker is not None, a.stream, a.worker or 0)))
 
 
-def _workers(steps: Steps, kernel: KernelEvents) -> list[tuple[int, list[_Interval]]]:
-    """Each worker's multiprocessor and what it did."""
+def _workers(steps: Steps, kernel: KernelEvents) -> list[tuple[int, list[Span]]]:
+    """Each worker's multiprocessor and what it did, in nanoseconds: of two that overlap the one behind is inside the other."""
     layout = kernel.layout
     words = kernel.memory.view(kernel.workers, 1 + layout.turns * kernel.tiles * layout.slots).tolist()
-    found: list[tuple[int, list[_Interval]]] = []
+    found: list[tuple[int, list[Span]]] = []
     for worker, row in enumerate(words):
-        intervals: list[_Interval] = []
+        intervals: list[Span] = []
         for role in _roles_of(layout, worker):
             first = role.turn * kernel.tiles
             tiles = (row[1 + k * layout.slots : 1 + (k + 1) * layout.slots] for k in range(first, first + kernel.tiles))
@@ -84,22 +73,22 @@ def _roles_of(layout: TraceLayout, worker: int) -> list[TraceRole]:
     return [role for role in layout.roles if role.workers is None]
 
 
-def _tile(steps: Steps, role: TraceRole, slots: Sequence[int]) -> list[_Interval]:
+def _tile(steps: Steps, role: TraceRole, slots: Sequence[int]) -> list[Span]:
     name, kind = steps.get(role.function, (role.function, "set up"))
     begins = {role.function: slots[0]}
-    found = [_Interval(slots[0], slots[1], kind, name, "")]
+    found = [Span(slots[0], slots[1], kind, name, 0, "")]
     for site in role.sites:  # those inside a fused function follow it
         begin, end = slots[site.slot], slots[site.slot + 1]
         name, kind = steps.get(site.function, (site.function, "set up"))
         if site.what == "part" and begin:
             begins[site.function] = begin
-            found.append(_Interval(begin, end, kind, name, _where(site)))
+            found.append(Span(begin, end, kind, name, 0, _where(site)))
         elif site.what == "wait" and begin:
-            found.append(_Interval(begin, end, "wait", name, _where(site)))
+            found.append(Span(begin, end, "wait", name, 0, _where(site)))
         elif site.what == "waits" and end and site.function in begins:
             # How long all of them took is known, and not when each was: they are shown together.
             at = begins[site.function]
-            found.append(_Interval(at, at + end, "wait", name, f"in pieces, {_where(site)}"))
+            found.append(Span(at, at + end, "wait", name, 0, f"in pieces, {_where(site)}"))
     return found
 
 
@@ -107,8 +96,8 @@ def _where(site: TraceSite) -> str:
     return str(site.loc) if site.loc is not None else ""
 
 
-def _spans(intervals: list[_Interval], skew: int) -> tuple[Span, ...]:
-    """What is on top, from moment to moment."""
+def _spans(intervals: list[Span], skew: int) -> tuple[Span, ...]:
+    """What is on top, from moment to moment, in microseconds: of two that overlap the inner one."""
     edges = sorted({t for i in intervals for t in (i.begin, i.end)})
     found: list[Span] = []
     order = sorted(range(len(intervals)), key=lambda k: intervals[k].begin)
@@ -122,20 +111,19 @@ def _spans(intervals: list[_Interval], skew: int) -> tuple[Span, ...]:
         if not live:
             continue
         seen = max(live)
-        top = intervals[seen]
+        top = replace(intervals[seen], begin=begin, end=end)
         last = found[-1] if found else None
-        goes_on = last is not None and last.end == (begin - skew) / 1000
-        if last is not None and goes_on and (seen == before or _same(last, top)):
-            found[-1] = Span(last.begin, (end - skew) / 1000, top.kind, top.name, 0, top.detail)
+        if last is not None and last.end == begin and (seen == before or _waits_on(last, top)):
+            found[-1] = replace(top, begin=last.begin)
         else:
-            found.append(Span((begin - skew) / 1000, (end - skew) / 1000, top.kind, top.name, 0, top.detail))
+            found.append(top)
         before = seen
-    return tuple(found)
+    return tuple(replace(s, begin=(s.begin - skew) / 1000, end=(s.end - skew) / 1000) for s in found)
 
 
-def _same(span: Span, interval: _Interval) -> bool:
-    """Whether a span goes on; tiles of one step stay apart."""
-    return span.kind == interval.kind == "wait" and (span.name, span.detail) == (interval.name, interval.detail)
+def _waits_on(last: Span, top: Span) -> bool:
+    """Whether one wait goes on; tiles of one step stay apart."""
+    return last.kind == top.kind == "wait" and (last.name, last.detail) == (top.name, top.detail)
 
 
 def _stream_lanes(backend: Backend, events: CallEvents, skew: int) -> list[Lane]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from tilelink.ir.kernel import KernelSource
-from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.plan import Plan
 from tilelink.runtime.simulated.machine import Record
 
 Kind = Literal["compute", "compute + communicate", "communicate", "wait", "set up"]
@@ -85,26 +85,23 @@ def lanes_of(records: Iterable[Record], plan: Plan, source: KernelSource) -> tup
 
 def _functions(plan: Plan, source: KernelSource) -> dict[str, tuple[str, Kind]]:
     """Emitted function -> the steps that run in its workers, and what they do."""
-    together: dict[str, list[StepPlan]] = {s.path: [s] for s in plan.steps if s.into is None}
+    together = {s.path: [s.path] for s in plan.steps if s.into is None}
     for s in plan.steps:
         if s.into is not None:
-            together[s.executor].append(s)
+            together[s.executor].append(s.path)
     found: dict[str, tuple[str, Kind]] = {}
-    for steps in together.values():
-        moving = [s.copies for s in steps]
-        telling = [g.path for g in plan.signals if g.action == "notify" and g.to != "self"]
-        mixed = any(moving) or any(s.path in telling for s in steps)
-        kind: Kind = "communicate" if all(moving) else "compute + communicate" if mixed else "compute"
-        found |= {s.path: (" + ".join(s.path for s in steps), kind) for s in steps}
+    for paths in together.values():
+        found |= dict.fromkeys(paths, (" + ".join(paths), kind_of(plan, *paths)))
     return {function: found[path] for function, path in source.functions}
 
 
-def kind_of(plan: Plan, path: str) -> Kind:
-    """What a step does alone, without what is fused into it."""
-    if plan.step(path).copies:
+def kind_of(plan: Plan, *paths: str) -> Kind:
+    """What steps do that run in the same workers."""
+    moving = [plan.step(path).copies for path in paths]
+    if all(moving):
         return "communicate"
-    telling = any(g.path == path and g.action == "notify" and g.to != "self" for g in plan.signals)
-    return "compute + communicate" if telling else "compute"
+    telling = any(g.path in paths and g.action == "notify" and g.to != "self" for g in plan.signals)
+    return "compute + communicate" if any(moving) or telling else "compute"
 
 
 def _spans(records: list[Record], worker: int | None, steps: Mapping[str, tuple[str, Kind]]) -> list[tuple[str, Span]]:
