@@ -28,9 +28,6 @@ _loading = threading.Lock()
 SOURCE = "__emitted__"
 """Attribute of an emitted module: the `KernelSource` that it was loaded from."""
 
-LINES = "__lines__"
-"""Another, of that: (emitted line, the user's line), for reports."""
-
 
 def load(source: KernelSource) -> ModuleType:
     """The module of an emitted file, whose attributes are its kernels; its name and its digest are those of the file, too. Raises
@@ -72,7 +69,6 @@ def load(source: KernelSource) -> ModuleType:
                 hint="report this: the digest must cover everything that the text depends on",
             )
         setattr(module, SOURCE, source)
-        setattr(module, LINES, source.lines)
         return module
 
 

@@ -20,7 +20,7 @@ import torch
 from greenlet import GreenletExit, greenlet
 
 from tilelink.errors import Loc, whole_line
-from tilelink.ir.kernel import origin
+from tilelink.ir.kernel import KernelSource
 from tilelink.runtime.memory import extent
 
 Proxy = Literal["threads", "atomics", "bulk"]
@@ -229,19 +229,19 @@ def named(arguments: Iterable[Argument], block: Block) -> str | None:
 
 @dataclass(slots=True, eq=False)
 class Launch:
-    """One launch of a kernel: what its workers have in common."""
+    """One launch of a kernel: what its workers have in common. `source`: what its file was emitted as, if it was."""
 
     kernel: str
     file: str
     workers: int
     arguments: tuple[Argument, ...]
-    lines: tuple[tuple[int, Loc], ...]
-    """Emitted line -> the user's line it comes from."""
+    source: KernelSource | None
     running: int = 0
 
     def location(self, line: int) -> Loc | None:
         """The user's line that emitted line `line` comes from; the emitted one where there is none."""
-        return (origin(self.lines, line) or whole_line(self.file, line)) if line else None
+        found = None if self.source is None else self.source.location(line)
+        return (found or whole_line(self.file, line)) if line else None
 
 
 NUMBER = (1 << 32) - 1

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tilelink.ir.kernel import AWAIT_FLAG
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.backend import Descriptor, Library
-from tilelink.runtime.kernels import LINES, interpreting
+from tilelink.runtime.kernels import SOURCE, interpreting
 from tilelink.runtime.memory import extent
 from tilelink.runtime.refusals import check_arguments, check_copy
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch
@@ -118,11 +118,11 @@ class SimulatedStream:
         del options
         check_arguments(kernel.__name__, kernel.arg_names, args)
         given = self._interpreter.arguments(kernel, args)
-        file, lines = inspect.getsourcefile(kernel.fn) or "", kernel.fn.__globals__.get(LINES, ())
+        file, source = inspect.getsourcefile(kernel.fn) or "", kernel.fn.__globals__.get(SOURCE)
         plain = {name: value.tensor if isinstance(value, Descriptor) else value for name, value in args.items()}
         tensors = [(name, value) for name, value in plain.items() if isinstance(value, torch.Tensor)]
         named = tuple(Argument(name, *extent(t), t.element_size()) for name, t in tensors if t.numel())
-        launch = Launch(kernel.fn.__name__, file, workers, named, lines)
+        launch = Launch(kernel.fn.__name__, file, workers, named, source)
         self._run_kernel(kernel, launch, tensors, given)
 
     @_queued
