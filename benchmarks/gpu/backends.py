@@ -433,18 +433,18 @@ def check_all(report: Report) -> None:
 
 def main() -> int:
     out: Path | None = parser(__doc__).parse_args().out
-    place = environment.distributed()
-    if place is None or not torch.cuda.is_available():
+    local = environment.local_rank()
+    if local is None or not torch.cuda.is_available():
         print("start with torchrun on a machine with GPUs", file=sys.stderr)
         return 2
     faulthandler.dump_traceback_later(WATCHDOG, exit=True)
     environment.disable_multicast()
-    torch.cuda.set_device(place.local_rank)
-    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(local)
+    device = torch.device("cuda", local)
     dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=60), device_id=device)
     report = Report(out)
     check_all(report)
-    if place.rank == 0:
+    if dist.get_rank() == 0:
         report.finish()
     dist.destroy_process_group()
     return 0

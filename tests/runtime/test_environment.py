@@ -14,22 +14,22 @@ from tilelink.runtime import environment
 
 def test_no_launcher_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    assert environment.distributed() is None
+    assert environment.local_rank() is None
 
 
 def test_rank_as_torchrun_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert environment.distributed() == environment.ProcessRank(5, 8, 1)
+    assert environment.local_rank() == 1
     monkeypatch.delenv("LOCAL_RANK")
-    assert environment.distributed() == environment.ProcessRank(5, 8, 0)
+    assert environment.local_rank() == 0
 
 
 def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.raises(TilelinkError, match="TL400: RANK is 'first'"):
-        environment.distributed()
+        environment.local_rank()
 
 
 def test_backend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ Every variable of the project is a function here, so that `help(environment)` li
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilelink.errors import TilelinkError
@@ -16,21 +15,13 @@ LONGEST_WAIT = 1e6
 BACKENDS = ("simulated", "peer", "nvshmem", "gloo")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRank:
-    """Where `torchrun` or the like put this process: `0 <= rank < ranks`; `local_rank` counts on this machine."""
-
-    rank: int
-    ranks: int
-    local_rank: int
-
-
-def distributed() -> ProcessRank | None:
-    """RANK, WORLD_SIZE and LOCAL_RANK (0 if unset); None when no launcher has set the first two. Raises TL400, one of them
-    is no number."""
+def local_rank() -> int | None:
+    """LOCAL_RANK (0 if unset): the number on this machine of a process that `torchrun` or the like has started; None when no
+    launcher has set RANK and WORLD_SIZE. Raises TL400, one of the three is no number."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
-    return ProcessRank(_integer("RANK"), _integer("WORLD_SIZE"), _integer("LOCAL_RANK", "0"))
+    _, _, local = _integer("RANK"), _integer("WORLD_SIZE"), _integer("LOCAL_RANK", "0")
+    return local
 
 
 def cache_root() -> Path | None:

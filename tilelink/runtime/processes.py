@@ -133,7 +133,7 @@ class GlooBackend(ProcessBackend):
     def from_environment(cls) -> Self:
         """The backend of all processes that `torchrun` started, or of this one alone; a gloo group is made if there is none."""
         if not dist.is_initialized():
-            alone = environment.distributed() is None
+            alone = environment.local_rank() is None
             given: dict[str, Any] = {"rank": 0, "world_size": 1, "store": dist.HashStore()} if alone else {}  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group("gloo", **given)
         warn_once(

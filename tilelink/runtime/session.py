@@ -208,7 +208,7 @@ def current() -> Session | None:
     if asked == "simulated":
         return None
     grouped = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    if not (asked == "gloo" or torch.cuda.is_available() or environment.distributed() is not None or grouped):
+    if not (asked == "gloo" or torch.cuda.is_available() or environment.local_rank() is not None or grouped):
         return None
     # Started by torchrun, or alone, on one GPU.
     name = asked or ("peer" if torch.cuda.is_available() else "gloo")

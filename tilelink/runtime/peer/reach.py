@@ -110,18 +110,18 @@ def join() -> None:
     current_device()
     if dist.is_initialized():
         return
-    place = environment.distributed()
-    if place is None:
+    local = environment.local_rank()
+    if local is None:
         alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group("nccl", rank=0, world_size=1, store=alone)
         return
     if environment.share_gpus():
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(local % torch.cuda.device_count())
         # NCCL refuses two ranks on one GPU. Gloo takes tensors of GPUs, too: through the host.
         dist.init_process_group("gloo")
         return
     gpus = torch.cuda.device_count()
-    mine = place.local_rank if gpus > 1 else 0  # a launcher may show each process its own GPU alone
+    mine = local if gpus > 1 else 0  # a launcher may show each process its own GPU alone
     if mine >= gpus:
         raise TilelinkError(
             "TL433",
