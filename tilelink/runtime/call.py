@@ -45,7 +45,7 @@ class KernelEvents:
     memory: torch.Tensor
 
 
-What: TypeAlias = Literal["wait", "copy", "compute"]
+Kind: TypeAlias = Literal["wait", "communicate", "compute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StreamEvent:
 
     stream: int
     path: str
-    what: What
+    kind: Kind
     detail: str
     begin: Any
     end: Any
@@ -151,17 +151,17 @@ class _Preparation:
         step, events = self._step(self._action(path, action), stream), self.events
         if events is None or isinstance(action, S.Set):
             return step
-        what, detail = self._said(path, action)
+        kind, detail = self._said(path, action)
 
         def traced(call: W.Call) -> None:
             on = W.stream_of(stream, call)
             begin = on.stamp()
             step(call)
-            events.streams.append(StreamEvent(stream, path, what, detail, begin, on.stamp()))
+            events.streams.append(StreamEvent(stream, path, kind, detail, begin, on.stamp()))
 
         return traced
 
-    def _said(self, path: str, action: S.Action) -> tuple[What, str]:
+    def _said(self, path: str, action: S.Action) -> tuple[Kind, str]:
         """What is done, and in words what is copied or computed."""
         library = self.plan.step(path).library
         if isinstance(action, S.Compute) and library is not None:
@@ -169,7 +169,7 @@ class _Preparation:
             return "compute", library.name + part
         if isinstance(action, S.Copy):
             pushed = action.source.rank == self.backend.rank
-            return "copy", f"to rank {action.target.rank}" if pushed else f"from rank {action.source.rank}"
+            return "communicate", f"to rank {action.target.rank}" if pushed else f"from rank {action.source.rank}"
         return "wait", ""
 
     def _action(self, path: str, action: S.Action) -> W.Work:

@@ -391,11 +391,12 @@ AGREED_KEPT = 16384
 
 class Vigil:
     """One rank's part. `watchdog`: seconds that a wait of a kernel may take; None: for ever. `debug`: whether calls are compared
-    between the ranks, checked on the device, and waited for."""
+    between the ranks, checked on the device, and waited for. `checks`: what kernels look after beside their work."""
 
     def __init__(self, session: Session, watchdog: float | None, debug: bool) -> None:
         self.watchdog = watchdog
         self.debug = debug
+        self.checks = Checks(watchdog is not None, debug)
         self.guard = Guard(session.backend, watchdog) if watchdog is not None or debug else None
         self._session = session
         self._backend = session.backend
@@ -403,11 +404,6 @@ class Vigil:
         self._watcher: StoreWatcher | None = None
         if self.guard is not None and watchdog is not None:
             self._watcher = self._backend.watch_over(self.guard, session.doorbells)
-
-    @property
-    def checks(self) -> Checks:
-        """What kernels look after beside their work."""
-        return Checks(self.watchdog is not None, self.debug)
 
     def stop(self) -> None:
         if self._watcher is not None:

@@ -13,7 +13,6 @@ from tilelink.runtime.backend import Backend
 from tilelink.runtime.call import CallEvents, KernelEvents
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of
 
-_KINDS: dict[str, Kind] = {"wait": "wait", "copy": "communicate", "compute": "compute"}
 AROUND = frozenset({"call_entry", "ready", "call_exit"})
 """Kernels around a call."""
 Steps: TypeAlias = Mapping[str, tuple[str, Kind]]
@@ -131,8 +130,7 @@ def _stream_lanes(backend: Backend, events: CallEvents, skew: int) -> list[Lane]
     times = [(t - skew) / 1000 for t in backend.read(stamps)] if stamps else []
     found: dict[int, list[Span]] = {}
     for k, e in enumerate(events.streams):
-        kind = _KINDS[e.what]
-        span = Span(times[2 * k], times[2 * k + 1], kind, e.path, 0, e.detail)
+        span = Span(times[2 * k], times[2 * k + 1], e.kind, e.path, 0, e.detail)
         if span.end > span.begin:
             found.setdefault(e.stream + 1, []).append(span)
     return [Lane(backend.rank, stream, None, tuple(spans)) for stream, spans in found.items()]
