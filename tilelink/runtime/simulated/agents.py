@@ -11,7 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
-from threading import Lock, Thread
+from queue import SimpleQueue
+from threading import Thread
 from types import CodeType, FrameType
 from typing import Generic, Literal, TypeVar
 
@@ -124,11 +125,11 @@ class Host:
         self.dead = False
         self._body = body
         self._thread = Thread(target=self._run, daemon=True)
-        self._turn, self._back = Lock(), Lock()
-        self._turn.acquire()
-        self._back.acquire()
-        self._running = self._ending = False
-        self._error: BaseException | None = None
+        self._turns = SimpleQueue[bool]()
+        """Of the thread: whether it is to end."""
+        self._ends = SimpleQueue[BaseException | None]()
+        """Of turns, with what has ended the thread, if something did."""
+        self._running = False
         # What torch hands on to threads of its own.
         self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._thread.start()
@@ -138,40 +139,37 @@ class Host:
         """Where it has given way."""
         return sys._current_frames().get(self._thread.ident or 0)
 
-    def switch(self) -> None:
+    def switch(self, ending: bool = False) -> None:
         """Called by the scheduler: go on until it gives way or ends. An exception that ends it comes out here."""
         self._running = True
-        self._turn.release()
+        self._turns.put(ending)
         self._await()
 
     def give_way(self) -> None:
         """Called in its own thread. Raises `GreenletExit` if the run is over."""
-        self._back.release()
+        self._ends.put(None)
         self._begin_turn()
 
     def throw(self) -> None:
         """Called by the scheduler: end it where it has given way, or where it is if the scheduler was interrupted."""
-        self._ending = True
         if self._running:
             # The scheduler was interrupted (Ctrl-C, a test's time limit) while this thread had its turn.
             thread, kind = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(GreenletExit)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, kind)
             self._await()
         if not self.dead:
-            self.switch()
+            self.switch(ending=True)
 
     def _begin_turn(self) -> None:
-        self._turn.acquire()
-        if self._ending:
+        if self._turns.get():
             raise GreenletExit
 
     def _await(self) -> None:
-        self._back.acquire()
+        error = self._ends.get()
         self._running = False
         if self.dead:
             self._thread.join()
-        if self._error is not None:
-            error, self._error = self._error, None
+        if error is not None:
             raise error
 
     def _run(self) -> None:
@@ -185,9 +183,8 @@ class Host:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         """What has ended the thread, if anything did, the scheduler raises."""
-        self._error = None if isinstance(error, GreenletExit) else error
         self.dead = True
-        self._back.release()
+        self._ends.put(None if isinstance(error, GreenletExit) else error)
         return True
 
 
