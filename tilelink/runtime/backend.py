@@ -63,28 +63,22 @@ class Stream(Protocol):
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` kernel; `args` by parameter name."""
-        ...
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes by a copy engine; either side may be a peer's memory. Same shape and dtype, rows contiguous."""
-        ...
 
     def apply(self, function: Library, inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> None:
         """`function(*inputs, out=output)` with this stream as torch's current one, without gradients; no `out` where there is no
         output."""
-        ...
 
     def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
         """Block the stream until the one-element int64 `doorbell` is `times`, then set it back to 0."""
-        ...
 
     def record(self) -> Any:
         """A point in the stream, for `wait`."""
-        ...
 
     def stamp(self) -> Any:
         """A point in the stream whose time `Backend.read` gives; not under capture."""
-        ...
 
     def wait(self, event: Any) -> None: ...
 
