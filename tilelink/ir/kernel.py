@@ -161,7 +161,9 @@ class KernelSource(Shown):
         return next(k for k in self.kernels if k.name == name)
 
     def location(self, line: int) -> Loc | None:
-        return origin(self.lines, line)
+        """The user's line of an emitted one: that of the last line that has any."""
+        found = [loc for at, loc in self.lines if at <= line]
+        return found[-1] if found else None
 
 
 class EmittedText(str, Shown):
@@ -179,9 +181,3 @@ def advised(advice: Sequence[Advice], loc: Loc | None) -> str | None:
     """What to do about a line of the user's, if anything is known: that of the innermost loop."""
     found = [a.hint for a in advice if loc is not None and a.file == loc.file and a.first <= loc.line <= a.last]
     return found[-1] if found else None
-
-
-def origin(lines: Sequence[tuple[int, Loc]], line: int) -> Loc | None:
-    """The user's line of emitted line `line`: that of the last one that has any."""
-    best = [loc for at, loc in lines if at <= line]
-    return best[-1] if best else None
