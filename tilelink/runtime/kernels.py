@@ -10,7 +10,7 @@ import linecache
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Set
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -52,15 +52,12 @@ def load(source: KernelSource) -> ModuleType:
             path = cache.directory("kernels") / f"{name}_{digest}.py"
             if cache.made(path, lambda: source.text, seconds=60) != source.text.encode():
                 raise cache.changed(path, "has another text than the one that its name stands for")
-            module = sys.modules[module_name] = ModuleType(module_name)
+            module = ModuleType(module_name)
             module.__file__ = str(path)
             linecache.checkcache(str(path))
-            with ExitStack() as undo:
-                # A module that does not run to its end is not kept, whatever ended it.
-                undo.callback(sys.modules.pop, module_name)
-                # The text, which the file holds too: neither a changed file nor stale bytecode can get in between.
-                exec(compile(source.text, str(path), "exec", dont_inherit=True), vars(module))
-                undo.pop_all()
+            # The text, which the file holds too: neither a changed file nor stale bytecode can get in between.
+            exec(compile(source.text, str(path), "exec", dont_inherit=True), vars(module))
+            sys.modules[module_name] = module  # not before it has run to its end
         elif getattr(module, SOURCE).text != source.text:
             raise TilelinkError(
                 "TL404",
