@@ -26,12 +26,10 @@ from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream,
 
 @dataclass(slots=True, eq=False)
 class Meeting:
-    """One collective call: what it is, and what each rank that has come brings."""
+    """One collective call: what it is, and of each rank that has come its value, what it has done before, and when it came."""
 
     what: str
-    values: dict[int, Any] = field(default_factory=dict)
-    marks: list[object] = field(default_factory=list)
-    clock: float = 0.0
+    come: dict[int, tuple[Any, object, float]] = field(default_factory=dict[int, tuple[Any, object, float]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +105,25 @@ class SimulatedBackend(Backend):
         host, observer, scheduler = self._host, self._machine.observer, self._machine.scheduler
         meeting = self._meetings.setdefault(self.members, Meeting(what))
         if meeting.what != what:
-            other = next(iter(meeting.values))
+            other = next(iter(meeting.come))
             raise TilelinkError(
                 "TL504",
                 f"rank {host.rank} calls {what} where rank {other} calls {meeting.what}",
                 why="every rank makes the same collective calls in the same order",
             )
-        meeting.marks.append(observer.mark(host))
-        meeting.values[host.rank] = value
-        meeting.clock = max(meeting.clock, host.clock)
-        if len(meeting.values) == self.ranks:
+        meeting.come[host.rank] = value, observer.mark(host), host.clock
+        if len(meeting.come) == self.ranks:
             del self._meetings[self.members]  # nobody goes on to the next one before all have come
         scheduler.wake(meeting)
         scheduler.block(
             meeting,
-            lambda: f"{what}: ranks {sorted(set(self.members) - set(meeting.values))} have not come",
-            lambda: len(meeting.values) == self.ranks,
+            lambda: f"{what}: ranks {sorted(set(self.members) - set(meeting.come))} have not come",
+            lambda: len(meeting.come) == self.ranks,
         )
-        host.clock = max(host.clock, meeting.clock)
-        observer.after(host, meeting.marks)
-        return [meeting.values[r] for r in self.members]
+        values, marks, clocks = zip(*(meeting.come[r] for r in self.members), strict=True)
+        host.clock = max(clocks)
+        observer.after(host, marks)
+        return list(values)
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def _sizes(self, asked: int | str) -> list[int | str]:
