@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -78,13 +79,21 @@ def test_backward_passes_of_ranks_that_meet_in_them(seed: int) -> None:
     assert simulate(main, 3, seed=seed) == expected
 
 
-def test_an_interrupted_run_ends_a_rank_that_never_waits() -> None:
+def never_waits(backend: SimulatedBackend) -> None:
+    while backend.rank >= 0:
+        time.sleep(0.001)
+
+
+def always_meets(backend: SimulatedBackend) -> None:
+    """Turns are handed over all the time, also when the interruption comes."""
+    while backend.rank >= 0:
+        backend.agree(None)
+
+
+@pytest.mark.parametrize("main", [never_waits, *[always_meets] * 5])
+def test_an_interrupted_run_ends(main: Callable[[SimulatedBackend], None]) -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
-
-    def main(backend: SimulatedBackend) -> None:
-        while backend.rank >= 0:
-            time.sleep(0.001)
 
     before = threading.active_count()
     old = signal.signal(signal.SIGALRM, interrupt)

@@ -139,10 +139,10 @@ class Host:
         """Where it has given way."""
         return sys._current_frames().get(self._thread.ident or 0)
 
-    def switch(self, ending: bool = False) -> None:
+    def switch(self) -> None:
         """Called by the scheduler: go on until it gives way or ends. An exception that ends it comes out here."""
         self._running = True
-        self._turns.put(ending)
+        self._turns.put(False)
         self._await()
 
     def give_way(self) -> None:
@@ -153,12 +153,12 @@ class Host:
     def throw(self) -> None:
         """Called by the scheduler: end it where it has given way, or where it is if the scheduler was interrupted."""
         if self._running:
-            # The scheduler was interrupted (Ctrl-C, a test's time limit) while this thread had its turn.
+            # The scheduler was interrupted (Ctrl-C, a test's time limit) while this thread had its turn, got it or gave it back.
             thread, kind = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(GreenletExit)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, kind)
+        self._turns.put(True)
+        while not self.dead:
             self._await()
-        if not self.dead:
-            self.switch(ending=True)
 
     def _begin_turn(self) -> None:
         if self._turns.get():
