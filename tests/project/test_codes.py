@@ -24,7 +24,7 @@ SAME = {
     "TL604": "mapping/judge proof/check",
     "TL605": "proof/check proof/counts",
     "TL607": "mapping/judge proof/check",
-    "TL609": "mapping/judge proof/check",
+    "TL609": "mapping/lower/call proof/check",
     "TL614": "mapping/judge proof/coverage",
     "TL704": "bench/running explore/cases",
 }

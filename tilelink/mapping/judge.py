@@ -1,7 +1,7 @@
 """The verdict on a plan: its programs, its structure, and what its lowered form says.
 
-Structure is what a plan has to have for lowering to make sense of it: its steps started once, on streams that are there; and
-local shards that are read in the argument hold what would have been moved, and lie as the text takes them to lie.
+Structure is what a plan has to have for lowering to make sense of it: its steps started once, its signals kept; and local
+shards that are read in the argument hold what would have been moved, and lie as the text takes them to lie.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.errors import Note, TilelinkError
 from tilelink.ir import plan as H
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.partition import Channel
@@ -23,6 +23,7 @@ from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.mapping.buffers import brought_along
 from tilelink.mapping.flow import check_flow
 from tilelink.mapping.lower import lower
+from tilelink.mapping.lower.call import unkept
 from tilelink.proof.check import check
 from tilelink.proof.runs import REPORT
 
@@ -34,21 +35,16 @@ def check_structure(plan: Plan) -> str:
         TilelinkError: TL604, TL607, TL609, TL614.
     """
     _check_started(plan)
-    _check_streams(plan)
     for channel in plan.channels:
         if channel.counted and not channel.doorbells:
             why = "streams wait for doorbells, and count them where nobody else waits"
-            raise _refused(f"`{channel.tensor}` is counted by doorbells that it does not have", why, plan.wiring.loc)
+            raise unkept(f"`{channel.tensor}` is counted by doorbells that it does not have", why, plan.wiring.loc)
     for step in plan.steps:
         _check_signals(plan, step)
         if step.deferred:
             _check_behind(plan, step)
     _check_signature(plan)
     return f"{len(plan.steps)} steps are started once each, in {len(plan.host)} steps of the host"
-
-
-def _refused(what: str, why: str, loc: Loc | None, notes: tuple[Note, ...] = ()) -> TilelinkError:
-    return TilelinkError("TL609", what, loc=loc, why=why, hint=REPORT, notes=notes)
 
 
 def _check_started(plan: Plan) -> None:
@@ -64,49 +60,20 @@ def _check_started(plan: Plan) -> None:
     for s in plan.steps:
         if started[s.executor] != 1:
             why = "each step runs once per call, on workers or a stream of its own or of the step it is fused into"
-            raise _refused(f"`{s.path}` is started {started[s.executor]} times in a call", why, s.step.loc)
+            raise unkept(f"`{s.path}` is started {started[s.executor]} times in a call", why, s.step.loc)
     once = [h for h in plan.host if isinstance(h, H.Keep | H.CallExit | H.Stage)]
     twice = next((h for h in once if once.count(h) > 1), None)
     if twice is not None:
-        raise _refused(f"`{twice}` stands twice in a call", "what it does is done, and told, once", loc)
+        raise unkept(f"`{twice}` stands twice in a call", "what it does is done, and told, once", loc)
     entries = [h for h in plan.host if isinstance(h, H.CallEntry)]
     told = bool(plan.channels) or any(s.action == "ready" for s in plan.signals)
     if told and (len(entries) != 1 or plan.host[0] is not entries[0]):
         why = "flags are never reset: without a new epoch every wait ends at once, by the last call's signals"
-        raise _refused("the epoch of a call is not advanced before everything else", why, loc)
+        raise unkept("the epoch of a call is not advanced before everything else", why, loc)
     for entry in entries:
         if entry.kernels and plan.host[1:] != tuple(H.Launch(k, MAIN) for k in entry.kernels):
             why = "the last of them raises the totals that all waits of the call count from"
-            raise _refused("the kernels that begin and end the call are not all that there is of it", why, loc)
-
-
-def _check_streams(plan: Plan) -> None:
-    """A side stream is used between its fork and its join; of several that share a step, all go on from the same."""
-    behind: dict[int, frozenset[str]] = {MAIN: frozenset()}
-    loose: set[int] = set()
-    for h in plan.host:
-        if isinstance(h, H.Fork):
-            behind[h.stream] = behind.get(h.stream, frozenset()) | behind[MAIN]
-            loose.add(h.stream)
-        elif isinstance(h, H.Join):
-            behind[MAIN] |= behind.get(h.stream, frozenset())
-            loose.discard(h.stream)
-        elif isinstance(h, H.Launch | H.Transfer):
-            streams = range(h.stream, h.stream + (plan.step(h.path).streams if isinstance(h, H.Transfer) else 1))
-            for stream in streams:
-                if stream != MAIN and stream not in loose:
-                    why = "what runs there would not wait for the call before, nor for the arguments"
-                    raise _refused(f"side stream {stream} is used before it is forked", why, plan.wiring.loc)
-            if isinstance(h, H.Transfer) and len({behind[stream] for stream in streams}) > 1:
-                why = "what one of its streams comes behind, the others need not"
-                raise _refused(f"the streams of `{h.path}` go on from different steps", why, plan.step(h.path).step.loc)
-            done = h.executor if isinstance(h, H.Transfer) else h.kernel
-            behind |= {stream: behind[stream] | {done} for stream in streams}
-        elif isinstance(h, H.Stage | H.Keep | H.CallEntry):
-            behind[MAIN] |= {getattr(h, "executor", "call_entry")}
-    if loose:
-        why = "the next call, and whoever reads the results, would overtake it"
-        raise _refused(f"side stream {min(loose)} is never joined", why, plan.wiring.loc)
+            raise unkept("the kernels that begin and end the call are not all that there is of it", why, loc)
 
 
 def _check_signals(plan: Plan, step: StepPlan) -> None:
@@ -119,13 +86,13 @@ def _check_signals(plan: Plan, step: StepPlan) -> None:
         what = f"nothing keeps this {word} of `{op.param}` in `{step.path}`"
         why = "a signal of a program becomes flags, or something else implies it"
         if len(found) != 1:
-            raise _refused(f"{what}: the plan says {'two things' if found else 'nothing'} of it", why, op.loc)
+            raise unkept(f"{what}: the plan says {'two things' if found else 'nothing'} of it", why, op.loc)
         tensor = step.step.binding(op.param).tensor
         channel = next((c for c in plan.channels if c.tensor == found[0].channel), None)
         if found[0].action in ("await", "notify") and (channel is None or channel.tensor != tensor):
-            raise _refused(f"{what}: the channel that it names is not this tensor's", why, op.loc)
+            raise unkept(f"{what}: the channel that it names is not this tensor's", why, op.loc)
         if found[0].action == "ready" and plan.wiring.tensor(tensor).origin != "argument":
-            raise _refused(f"{what}: only arguments are ready when a call begins", why, op.loc)
+            raise unkept(f"{what}: only arguments are ready when a call begins", why, op.loc)
         if found[0].action == "notify" and channel is not None:
             _check_notify(plan, step, found[0], channel)
 
@@ -199,18 +166,18 @@ def check_local_shards(plan: Plan) -> str:
                 f"whose local shard is not that of `{own.source}`",
                 "reader and mover have to mean the same elements",
             )
-            raise _refused(f"{reads} {what}", why, step.step.loc, notes)
+            raise unkept(f"{reads} {what}", why, step.step.loc, notes)
         here, there = (plan.buffer(name).extents[own.axis + 1 :] for name in (own.source, own.tensor))
         if here != there:
             what, why = (
                 f"whose rows are not as long as those of `{own.source}`",
                 "the text reads both by the strides of one",
             )
-            raise _refused(f"{reads} {what}", why, step.step.loc, notes)
+            raise unkept(f"{reads} {what}", why, step.step.loc, notes)
         for s in plan.signals:
             if s.path == step.path and s.action != "await" and step.step.binding(s.op.param).tensor == own.tensor:
                 why = "the text finds the local shard where it waits for the tensor"
-                raise _refused(f"{reads} without a wait", why, s.op.loc, notes)
+                raise unkept(f"{reads} without a wait", why, s.op.loc, notes)
     named = ", ".join(f"`{t}`" for t in plan.read_in_place)
     return f"read where the rank has brought it: {named}" if named else "nothing is read in place of what moves"
 

@@ -9,7 +9,11 @@ from tilelink.mapping.lower.call import Call
 
 
 def lower(plan: Plan, *, text: bool = True) -> Lowered:
-    """What a plan means. What raw pointers do (`Plan.unverified`) has no ops. `text`: with its `parts`, which are for text."""
+    """What a plan means. What raw pointers do (`Plan.unverified`) has no ops. `text`: with its `parts`, which are for text.
+
+    Raises:
+        TilelinkError: TL609, a side stream that is used outside its fork and its join, or streams of a step that go on apart.
+    """
     call = Call(plan, text)
     call.run()
     bound = [(b.tensor, s.step.program.param(b.param).shape.written) for s in plan.steps for b in s.step.bindings]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir import lowered as L
 from tilelink.ir import plan as H
@@ -19,8 +20,14 @@ from tilelink.mapping.lower.copies import Tables, copied, stream_loop
 from tilelink.mapping.lower.frame import RANK, Frame, Interval, segments, under
 from tilelink.mapping.lower.programs import called, op_of, ops_of, store
 from tilelink.mapping.lower.signals import flags_of
+from tilelink.proof.runs import REPORT
 
 RANKS = ranks_along()
+
+
+def unkept(what: str, why: str, loc: Loc | None, notes: tuple[Note, ...] = ()) -> TilelinkError:
+    """The host's sequence, or the plan, does not keep what it has to."""
+    return TilelinkError("TL609", what, loc=loc, why=why, hint=REPORT, notes=notes)
 
 
 @dataclass(slots=True)
@@ -43,6 +50,9 @@ class Call:
         ops = (op for e in self.executors for loop in e.loops for op in walk(loop.body))
         for name in [op.flags for op in ops if isinstance(op, L.Await) and op.flags not in self.flags]:
             self.flags[name] = Flags(name, RANKS, style="epoch")  # nobody tells
+        if loose := self.heads.keys() - {H.MAIN}:
+            why = "the next call, and whoever reads the results, would overtake it"
+            raise unkept(f"side stream {min(loose)} is never joined", why, self.plan.wiring.loc)
 
     def _step(self, h: H.HostStep) -> None:
         heads, plan = self.heads, self.plan
@@ -60,7 +70,7 @@ class Call:
         elif isinstance(h, H.Fork):
             heads[h.stream] = (*heads.get(h.stream, ()), *heads[H.MAIN])
         elif isinstance(h, H.Join):
-            heads[H.MAIN] = (*heads[H.MAIN], *heads.get(h.stream, ()))
+            heads[H.MAIN] = (*heads[H.MAIN], *heads.pop(h.stream, ()))
         elif isinstance(h, H.Keep):
             loop = stream_loop(Frame(plan, plan.step(h.path)), self.tables, own=True, others=False, kept=True)
             self._start(h.executor, plan.step(h.path).engine, loop)
@@ -69,6 +79,13 @@ class Call:
         else:
             self._launch(h)
 
+    def _before(self, stream: int) -> tuple[str, ...]:
+        """The executors that have to end before what comes next on a stream."""
+        if stream not in self.heads:
+            why = "what runs there would not wait for the call before, nor for the arguments"
+            raise unkept(f"side stream {stream} is used before it is forked", why, self.plan.wiring.loc)
+        return self.heads[stream]
+
     def _transfer(self, h: H.Transfer, step: StepPlan) -> None:
         if step.library is not None:
             loop = called(Frame(self.plan, step))
@@ -76,12 +93,15 @@ class Call:
             own = step.step.moved_to not in self.plan.read_in_place and H.Keep(h.path) not in self.plan.host
             loop = stream_loop(Frame(self.plan, step), self.tables, own=own, others=True)
         streams = range(h.stream, h.stream + step.streams)
-        after = tuple(dict.fromkeys(name for s in streams for name in self.heads[s]))
+        if len({self._before(stream) for stream in streams}) > 1:
+            why = "what one of its streams comes behind, the others need not"
+            raise unkept(f"the streams of `{h.path}` go on from different steps", why, step.step.loc)
+        after = tuple(dict.fromkeys(self.heads[h.stream]))
         self.executors.append(Executor(h.executor, step.engine, (loop,), after, step.streams))
         self.heads |= dict.fromkeys(streams, (h.executor,))
 
     def _launch(self, h: H.Launch) -> None:
-        kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]
+        kernel, after = self.plan.kernel(h.kernel), self._before(h.stream)
         warps = kernel.options.num_warps
         first = len(self.executors)
         for step in map(self.plan.step, (path for path, _ in kernel.roles if self.text)):
