@@ -62,7 +62,7 @@ def arguments(scope: Scope, rows: tuple[Row, ...]) -> tuple[Arg, ...]:
     args.sort(key=lambda a: next((k for k, kinds in enumerate(ORDER) if a.kind in kinds), len(ORDER)))
     named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
     sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
-    axes, size = dict.fromkeys((RANK_AXIS, *scope.plan.axes)), scope.lowered.topology.size
+    axes, size = dict.fromkeys((RANK_AXIS, *scope.plan.wiring.axes)), scope.lowered.topology.size
     rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in words]
     ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
     return (*args, *sizes, *rank, *ranks)

@@ -76,7 +76,7 @@ def naming_of(plan: Plan) -> Naming:
     users = {n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers])}
     functions = _functions(plan, {*OF_EVERY_FILE, *OF_EVERY_FUNCTION, *users, *kernels, *sizes, *tensors})
     # Where there are several axes of ranks, functions have for each this rank's coordinate, how many there are, and where.
-    axes = plan.axes if len(plan.axes) > 1 else ()
+    axes = plan.wiring.axes if len(plan.wiring.axes) > 1 else ()
     own = OF_EVERY_FUNCTION | {n for a in axes for n in (rank_along(a).name, ranks_along(a).name, f"{a}_ctx")}
     fixed = OF_EVERY_FILE | own | users | kernels | {*functions.values()}
     drivers: dict[str, str] = {}

@@ -336,7 +336,7 @@ def _name_sizes(scope: Scope) -> None:
 
     for tensor in scope.plan.wiring.tensors:
         for axis in tensor.axes:
-            if axis.name in scope.plan.axes or isinstance(axis.size, F.Const):
+            if axis.name in scope.plan.wiring.axes or isinstance(axis.size, F.Const):
                 continue
             label, over = _label(axis.size, axis.name), axis.over or scope.step.axis
             define(part(axis.size, over), f"{label}_part")

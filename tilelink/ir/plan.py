@@ -127,12 +127,6 @@ class StepPlan:
         return self.step.moved_to is not None
 
     @property
-    def pinned(self) -> bool:
-        """Whether it is a copy program that names its ranks itself, and so runs on copy engines only."""
-        copy_program = self.step.program.copy_program
-        return copy_program is not None and copy_program.pinned
-
-    @property
     def axis(self) -> str:
         """The axis of ranks that the step speaks of."""
         return self.step.axis
@@ -408,10 +402,6 @@ class Plan(Shown):
     def takes_credits(self) -> bool:
         """Whether calls wait for the right to write slots again."""
         return self.credits_implied_by is None and any(b.shared for b in self.buffers)
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return self.wiring.axes
 
     @property
     def read_in_place(self) -> tuple[str, ...]:

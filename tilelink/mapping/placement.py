@@ -176,10 +176,6 @@ def directed(wiring: Wiring, step: Step) -> tuple[str, bool]:
     elif isinstance(placement, Fused) or copy_program.pinned:
         push = True
     # A program that speaks of no rank: each of them moves what it has. A push would be to all, who have their own.
-    names = any(
-        v.axis is None or wiring.tensor(b.tensor).axes[v.axis].own_slice or wiring.tensor(b.tensor).names_holder(v)
-        for b in step.bindings
-        for v in b.view
-    )
+    names = any(wiring.tensor(b.tensor).names_holders(b.view) for b in step.bindings)
     push = push and (isinstance(placement, Fused) or names)
     return (copy_program.source if push else copy_program.destination), push

@@ -19,8 +19,7 @@ def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
     if copy_program is None or s.push or copy_program.source != param:
         return False
     # A program that sees one part or slice alone sees its own.
-    view = s.step.binding(param).view
-    return any(v.axis is None or (tensor.axes[v.axis].over == s.axis and not v.local) for v in view)
+    return tensor.names_holders(s.step.binding(param).view)
 
 
 def crosses(s: StepPlan, param: str) -> bool:

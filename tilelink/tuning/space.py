@@ -108,9 +108,11 @@ def _copying(plan: Plan, step: StepPlan) -> list[Placement]:
         found: list[Placement] = [Fused(h) for h in hosts]
         found += [CopyEngine(tile=t, order=("ring+1",), streams=n) for n in STREAMS for t in chunks]
         return [*found, *(Sms(count=n, tile=rows, order=("ring+1",)) for n in counts)]
-    pushes = (None,) if step.pinned else (True, False)
+    program = step.step.program.copy_program
+    pinned = program is not None and program.pinned
+    pushes = (None,) if pinned else (True, False)
     found = [CopyEngine(tile=t, push=p, streams=n) for n in STREAMS for t in [(), *chunks[1:]] for p in pushes]
-    if step.pinned:
+    if pinned:
         return found
     found += [Sms(count=n, tile=rows, order=("ring",), push=p) for n in counts for p in (False, True)]
     return [*found, *(Sms(count=n, tile=rows, push=True, warps=8, own_kernel=True) for n in counts[1:2])]

@@ -29,7 +29,7 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
         if b.stage is not None
     ]
     kernels = next((h.kernels for h in plan.host if isinstance(h, CallEntry)), ())
-    dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.axes))
+    dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.wiring.axes))
     return Lowered(
         name=plan.wiring.name,
         ranks=dimensions,

@@ -68,8 +68,6 @@ class Frame:
     tests: list[Formula] = field(default_factory=list[Formula])
     lets: list[tuple[str, Formula]] = field(default_factory=list[tuple[str, Formula]])
     by_name: bool = False
-    walked: frozenset[str] | None = None
-    """Of a step that a function of a library computes: the program's loops, of which it gets all at once, or panel by panel."""
 
     def __post_init__(self) -> None:
         step, host = self.step, self.host
@@ -170,11 +168,11 @@ class Frame:
         if self.step.copies:
             return [(v, OfTile(str(k))) for k, v in enumerate(view)]
         found = entries(self.step.step, param, index)
-        if self.walked is not None:
-            # What a function of a library gets along an axis.
+        if self.step.library is not None:
+            # What a function gets along an axis: of the program's loops all at once, or panel by panel.
             walked = OfTile(RUN) if self.step.by_panels else Whole()
             tiles = (e if isinstance(e, OfTile) else None for e in found)
-            found = tuple(Whole() if e is None else walked if e.var in self.walked else e for e in tiles)
+            found = tuple(Whole() if e is None else e if e.var in self.tiles else walked for e in tiles)
         return list(zip(view, found, strict=True))
 
     def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:

@@ -215,7 +215,6 @@ def called(frame: Frame) -> Tiles:
     """Tile by tile: waits, the function on views of the tile, notifies."""
     step, program = frame.step, frame.step.step.program
     assert step.library is not None
-    frame.walked = frozenset(op.var for op in P.walk(program.body) if isinstance(op, P.Tiles))
     ops = [op for op in P.walk(program.body) if isinstance(op, P.Wait | P.Load | P.Store | P.Notify)]
     intervals = [*_intervals(frame, program.body)]
     behind = (*_lowered(frame, ops, P.Store), *_lowered(frame, ops, P.Notify))
