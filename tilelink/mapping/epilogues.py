@@ -23,7 +23,6 @@ from tilelink.mapping.placement import directed
 
 def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
     """A step that runs in another's workers, tile for tile."""
-    copies = step.moves is not None
     if step.axis != host.axis:
         raise TilelinkError(
             "TL332",
@@ -34,13 +33,13 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
             notes=(Note(f"`{host.path}` is called here", host.step.loc),),
         )
     lineage = lineage_of(host.step, wiring.steps)
-    if not copies:
+    if step.moves is None:
         lineage |= _through_loads(step, lineage)
-    domain = directed(wiring, step)[0] if copies else step.program.domain
+    domain, push = directed(wiring, step)
     binding = step.binding(domain)
     tensor, theirs = wiring.tensor(binding.tensor), host.step.binding(host.domain).view
-    names = (None,) * len(binding.view) if copies else domain_names(step)
-    found = [_on_host(step, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
+    named = zip(binding.view, domain_names(step), strict=True)
+    found = [_on_host(step, host, tensor, v, name, lineage) for v, name in named]
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
     own = (
         at
@@ -61,7 +60,7 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
         order=host.order,
         total=host.total,
         order_said=host.order_said,
-        push=True if copies else None,
+        push=push,
         into=host.path,
         host_axes=axes,
         own_rows=own_axis is not None,

@@ -4,9 +4,7 @@ point of a program: which tiles are there, which are yet to be announced."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -157,16 +155,8 @@ def _of_token(token: Token) -> frozenset[str]:
     return frozenset() if isinstance(token, int) else symbols(token)
 
 
-def _merged(token: Token, before: State, yes: State, no: State) -> State:
-    """The state behind an `if`."""
-    return State(
-        _joined(token, before.known, yes.known, no.known),
-        _still_open(token, yes.open, no.open),
-        _joined(token, before.told, yes.told, no.told),
-    )
-
-
 def _joined(token: Token, before: list[Fact], yes: list[Fact], no: list[Fact]) -> list[Fact]:
+    """What is known behind an `if`, by what was known before it and behind each branch."""
     kept = [f for f in before if f in yes and f in no]
     new_yes, new_no = [f for f in yes if f not in before], [f for f in no if f not in before]
     both: list[Fact] = []
@@ -185,25 +175,6 @@ def _still_open(token: Token, yes: list[Fact], no: list[Fact]) -> list[Fact]:
     bare_yes, bare_no = ([f.within(token, branch, False) for f in fs] for fs, branch in ((yes, True), (no, False)))
     out = [bare if bare in bare_no else f for f, bare in zip(yes, bare_yes, strict=True)]
     return out + [f for f, bare in zip(no, bare_no, strict=True) if bare not in bare_yes]
-
-
-def _after_loop(
-    loop: Tiles, when: When, new: list[Fact], bound: frozenset[str], whole: Callable[[str, int], bool]
-) -> list[Fact]:
-    """What a walk over a whole axis leaves behind: each tile in turn makes the whole axis.
-
-    `whole`: whether that is so of an axis of a tensor, which may go on where the axis that is walked ends.
-    """
-    out: list[Fact] = []
-    for f in new if not loop.limited else ():
-        index = tuple(
-            (a, WHOLE if e.kind in ("tile", "at") and e.text == loop.var and whole(f.tensor, a) else e)
-            for a, e in f.index
-        )
-        widened = replace(f, index=index)
-        if f.when == when and index != f.index and not widened.mentions(bound):
-            out.append(widened)
-    return out
 
 
 # ------------------------------------------------------------------------------------------------- a walk over a program
@@ -269,12 +240,13 @@ class _Flow:
             return self.run(op.body if evaluate(test, self.plan.step.compiled) else op.orelse, state, when)
         token, holds = as_asked(test) if test is not None else (id(op), True)
         body, orelse = (op.body, op.orelse) if holds else (op.orelse, op.body)
-        before, yes, no = state.copy(), state.copy(), state.copy()
+        yes, no = state.copy(), state.copy()
         yes.open, no.open = ([f.within(token, branch) for f in state.open] for branch in (True, False))
         self.run(body, yes, when | {(token, True)})
         self.run(orelse, no, when | {(token, False)})
-        found = _merged(token, before, yes, no)
-        state.known, state.open, state.told = found.known, found.open, found.told
+        state.known = _joined(token, state.known, yes.known, no.known)
+        state.told = _joined(token, state.told, yes.told, no.told)
+        state.open = _still_open(token, yes.open, no.open)
 
     def _loop(self, op: Tiles | P.Loop, state: State, when: When) -> None:
         names = frozenset(n for o in walk((op,)) for n in _bound(o))
@@ -286,10 +258,20 @@ class _Flow:
         inside.forget(names)
         state.open += inside.open
         if isinstance(op, Tiles):
-            whole = partial(self._walks_all, op)
-            state.known += _after_loop(op, when, new, names, whole)
-            for notify in _after_loop(op, when, told, names, whole):
+            state.known += self._behind(op, when, new, names)
+            for notify in self._behind(op, when, told, names):
                 state.tell(notify)
+
+    def _behind(self, loop: Tiles, when: When, new: list[Fact], bound: frozenset[str]) -> list[Fact]:
+        """What a walk over a whole axis leaves behind: each tile in turn makes the whole axis."""
+        out: list[Fact] = []
+        for f in new if not loop.limited else ():
+            walked = [a for a, e in f.index if e.kind in ("tile", "at") and e.text == loop.var]
+            whole = [a for a in walked if self._walks_all(loop, f.tensor, a)]
+            widened = replace(f, index=tuple((a, WHOLE if a in whole else e) for a, e in f.index))
+            if f.when == when and whole and not widened.mentions(bound):
+                out.append(widened)
+        return out
 
     def _walks_all(self, walk: Tiles, tensor: str, axis: int) -> bool:
         """Whether a walk over this rank's part of an axis is one over all that this rank has of another tensor's."""

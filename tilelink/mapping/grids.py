@@ -22,11 +22,11 @@ def standing(plan: Plan, step: Step, forced: frozenset[int]) -> StepPlan:
     """The plan of a step with workers (or a stream) of its own."""
     wiring, placement, env = plan.wiring, step.placement, plan.env(0)
     assert isinstance(placement, (Sms, CopyEngine, Library))
-    domain, push = (step.program.domain, None) if step.moves is None else directed(wiring, step)
+    domain, push = directed(wiring, step)
     cuts = step.program.signature.global_dims()
     view = step.binding(domain).view
     tensor = wiring.tensor(step.binding(domain).tensor)
-    names = domain_names(step) if step.moves is None else (None,) * len(view)
+    names = domain_names(step)
     forced |= {a for a, v in enumerate(view) if _in_parts(wiring, step, v) or _by_parts(wiring, step, tensor, v, env)}
     grid = tuple(
         grid_axis(wiring, step, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
@@ -159,7 +159,7 @@ def lineage_of(host: Step, steps: tuple[Step, ...]) -> Lineage:
 
 
 def domain_names(step: Step) -> tuple[str | None, ...]:
-    """One name per view axis of the domain; axes of `...` have none."""
-    names = tile_names(step.program)
+    """One name per view axis of the domain; axes of `...` have none, nor those of a copy program."""
+    names = tile_names(step.program) if step.moves is None else ()
     view = step.binding(step.program.domain).view
     return names + (None,) * (len(view) - len(names))

@@ -158,22 +158,14 @@ def check_local_shards(plan: Plan) -> str:
         makers = wiring.producers(own.tensor)
         notes = tuple(Note("moved here", m.loc) for m in makers)
         reads = f"`{step.path}` reads `{own.tensor}` in place,"
-        found = None
-        if len(makers) == 1:
-            found = brought_along(plan, makers[0], wiring.tensor(own.tensor))
+        found = brought_along(plan, makers[0], wiring.tensor(own.tensor)) if len(makers) == 1 else None
         if found is None or found.name != own.source or found.axes[own.axis].split is None:
-            what, why = (
-                f"whose local shard is not that of `{own.source}`",
-                "reader and mover have to mean the same elements",
-            )
-            raise unkept(f"{reads} {what}", why, step.step.loc, notes)
+            why = "reader and mover have to mean the same elements"
+            raise unkept(f"{reads} whose local shard is not that of `{own.source}`", why, step.step.loc, notes)
         here, there = (plan.buffer(name).extents[own.axis + 1 :] for name in (own.source, own.tensor))
         if here != there:
-            what, why = (
-                f"whose rows are not as long as those of `{own.source}`",
-                "the text reads both by the strides of one",
-            )
-            raise unkept(f"{reads} {what}", why, step.step.loc, notes)
+            why = "the text reads both by the strides of one"
+            raise unkept(f"{reads} whose rows are not as long as those of `{own.source}`", why, step.step.loc, notes)
         for s in plan.signals:
             if s.path == step.path and s.action != "await" and step.step.binding(s.op.param).tensor == own.tensor:
                 why = "the text finds the local shard where it waits for the tensor"

@@ -166,10 +166,11 @@ def hosts(wiring: Wiring) -> dict[str, str]:
     return out
 
 
-def directed(wiring: Wiring, step: Step) -> tuple[str, bool]:
-    """(domain parameter, push) of a copy program as scheduled; within a rank there is no direction."""
+def directed(wiring: Wiring, step: Step) -> tuple[str, bool | None]:
+    """(domain parameter, push) of a step as scheduled; within a rank there is no direction, nor of a step that computes."""
     copy_program, placement = step.program.copy_program, step.placement
-    assert copy_program is not None
+    if copy_program is None:
+        return step.program.domain, None
     push = not copy_program.pull
     if isinstance(placement, (Sms, CopyEngine)) and placement.push is not None:
         push = placement.push

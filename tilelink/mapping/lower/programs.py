@@ -135,9 +135,7 @@ def _load(frame: Frame, op: P.Load) -> tuple[Op, ...]:
 
 def store(frame: Frame, op: P.Store) -> tuple[Op, ...]:
     index = frame.index(op.param, op.index)
-    if op.to == "own":
-        return frame.access(Write, op.param, index, frame.step.rank, op.loc, mask=op.mask)
-    to = frame.owner(op.param, index)
+    to = frame.step.rank if op.to == "own" else frame.owner(op.param, index)
     if to is not None:
         return frame.access(Write, op.param, index, to, op.loc, mask=op.mask)
     pe, turn = frame.unique("pe"), frame.unique("turn")
