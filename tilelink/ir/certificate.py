@@ -47,7 +47,7 @@ def _json(value: Any) -> Json:
 def _text(value: Json, indent: str = "") -> str:
     """A field or an entry a line, and a formula or whatever else holds no object on one."""
     inner = indent + " "
-    if not any(_deep(v) for v in _parts(value)) and (isinstance(value, dict) or not _deep(value)):
+    if not any(_deep(v) for v in _parts(value)):
         return json.dumps(value)
     if isinstance(value, dict):
         entries = [f"{json.dumps(n)}: {_text(v, inner)}" for n, v in cast("dict[str, Json]", value).items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 
@@ -143,16 +142,15 @@ def host_steps(plan: Plan) -> tuple[HostStep, ...]:
     for s in plan.steps:
         if s.engine.by == "stream":
             call.streams[s.path], side = range(side, side + s.streams), side + s.streams
-    call.pending = dict(call.streams)
     call.out += [H.CallEntry()] if plan.channels or awaited or plan.unverified else []
     call.out += [H.Stage(staged)] if staged else []
-    call.fork(n for streams in call.streams.values() for n in streams)
+    call.out += [H.Fork(n) for streams in call.streams.values() for n in streams]
     call.transfer()
     call.out += [H.Keep(path) for path in _kept_first(plan)]
     for k in plan.kernels:
         call.launch(k)
-    call.out += [H.Transfer(path, streams[0]) for path, streams in call.pending.items()]
-    call.join(list(call.open_streams))
+    call.out += [H.Transfer(path, streams[0]) for path, streams in call.streams.items() if path not in call.done]
+    call.out += [H.Join(n) for n in call.loose]
     call.out += [H.CallExit()] if not awaited <= {*staged} else []
     launched = tuple(h.kernel for h in call.out if isinstance(h, H.Launch) and h.stream == MAIN)
     if launched and call.out[0] == H.CallEntry() and len(call.out) == 1 + len(launched):
@@ -176,32 +174,25 @@ def _kept_first(plan: Plan) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Call:
-    """`streams`: of the steps that streams run, by path; `pending`: of those that have not been started; `done`: the steps that
-    have."""
+    """`streams`: of the steps that streams run, by path; `done`: the steps that have been started."""
 
     plan: Plan
     streams: dict[str, range] = field(default_factory=dict[str, range])
-    pending: dict[str, range] = field(default_factory=dict[str, range])
     out: list[HostStep] = field(default_factory=list[HostStep])
-    open_streams: list[int] = field(default_factory=list[int])
     done: set[str] = field(default_factory=set[str])
 
-    def fork(self, streams: Iterable[int]) -> None:
-        for stream in streams:
-            self.open_streams.append(stream)
-            self.out.append(H.Fork(stream))
-
-    def join(self, streams: Iterable[int]) -> None:
-        for stream in streams:
-            self.open_streams.remove(stream)
-            self.out.append(H.Join(stream))
+    @property
+    def loose(self) -> list[int]:
+        """The side streams that have been forked and are yet to be joined."""
+        forked = [h.stream for h in self.out if isinstance(h, H.Fork)]
+        return [n for n in forked if H.Join(n) not in self.out]
 
     def transfer(self) -> None:
         """All transfers whose input somebody makes who has been started."""
-        while ready := [s.path for s in self.plan.steps if s.path in self.pending and self._needs(s) <= self.done]:
-            for path in ready:
-                self.out.append(H.Transfer(path, self.pending.pop(path)[0]))
-                self.done.add(path)
+        waiting = [s for s in self.plan.steps if s.path in self.streams.keys() - self.done]
+        while ready := [s.path for s in waiting if s.path not in self.done and self._needs(s) <= self.done]:
+            self.out += [H.Transfer(path, self.streams[path][0]) for path in ready]
+            self.done |= {*ready}
 
     def _needs(self, s: StepPlan) -> set[str]:
         """The steps that make what a stream moves, or computes with."""
@@ -211,13 +202,13 @@ class _Call:
     def launch(self, k: KernelPlan) -> None:
         """A kernel, behind the library functions whose results it waits for, and the transfers that it makes ready."""
         if k.stream != MAIN:
-            self.fork([k.stream])
+            self.out.append(H.Fork(k.stream))
         members = [s for s in self.plan.steps if s.executor in dict(k.roles)]
         functions = [s for s in self.plan.steps if s.library is not None]
         read = {t for s in members if functions for t in self.plan.wiring.read_from(s.step)}
         before = [s for s in functions if not read.isdisjoint(s.step.makes)]
         for s in before:
-            if s.path in self.pending:
+            if s.path not in self.done:
                 raise TilelinkError(
                     "TL312",
                     f"`{s.path}` cannot be placed in a library function",
@@ -227,7 +218,7 @@ class _Call:
                     hint="give the steps of that kernel kernels of their own (own_kernel=True), or place it on SMs",
                     notes=(Note("the step", s.step.loc),),
                 )
-        self.join([n for s in before for n in self.streams[s.path] if n in self.open_streams])
+        self.out += [H.Join(n) for s in before for n in self.streams[s.path] if n in self.loose]
         self.out.append(H.Launch(k.name, k.stream))
         self.done |= {s.path for s in members}
         self.transfer()

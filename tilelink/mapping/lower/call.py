@@ -72,7 +72,7 @@ class Call:
         elif isinstance(h, H.Join):
             heads[H.MAIN] = (*heads[H.MAIN], *heads.pop(h.stream, ()))
         elif isinstance(h, H.Keep):
-            loop = stream_loop(Frame(plan, plan.step(h.path)), self.tables, own=True, others=False, kept=True)
+            loop = stream_loop(Frame(plan, plan.step(h.path)), self.tables, own=True, others=False)
             self._start(h.executor, plan.step(h.path).engine, loop)
         elif isinstance(h, H.Transfer):
             self._transfer(h, plan.step(h.path))

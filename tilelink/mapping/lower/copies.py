@@ -15,15 +15,13 @@ from tilelink.mapping.lower.frame import Frame, under
 from tilelink.mapping.lower.signals import awaits, signals
 
 
-def copied(
-    frame: Frame, *, own: bool = True, others: bool = True, target: Formula | None = None, kept: bool = False
-) -> tuple[Op, ...]:
+def copied(frame: Frame, *, own: bool = True, others: bool = True, target: Formula | None = None) -> tuple[Op, ...]:
     """One tile of a copy program.
 
     Args:
-        own: with what stays on its rank. others: with what comes from others, or goes to them.
+        own: with what stays on its rank. others: with what comes from others, or goes to them; without it nothing is waited for,
+            since the host's sequence has put what stays where it is.
         target: the coordinate of the one rank that is meant, of a push to all.
-        kept: without waits of the stream: the host's sequence has put it where it is.
     """
     step, program = frame.step, frame.step.step.program
     assert program.copy_program is not None
@@ -32,9 +30,8 @@ def copied(
     notify = next((op for op in walk(program.body) if isinstance(op, Notify)), None)
     loc = next(op.loc for op in walk(program.body) if isinstance(op, Move | Store))
     there, here = frame.index(source, None), frame.index(destination, None)
-    found = None if step.push else frame.owner(source, there)
-    origin = step.rank if found is None else found
-    waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and not kept else ()
+    origin = (None if step.push else frame.owner(source, there)) or step.rank
+    waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and others else ()
     if wait is not None and step.engine.by == "stream":
         # A stream does not ask whether its own rank has entered the call.
         asked, staged = frame.plan.signal(step.path, wait), frame.plan.buffer(frame.tensor(wait.param).name).staged
@@ -80,7 +77,7 @@ Tables: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
 """By name, for each rank the positions of its tiles in another order."""
 
 
-def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool, kept: bool = False) -> Tiles:
+def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool) -> Tiles:
     """What the streams of a copy program do in a call, tile by tile; where everything is there on entry, one rank gets all of
     its tiles before the next gets any. `tables`: takes up the order in which it does, where no formula says it."""
     step, copy_program = frame.step, frame.step.step.program.copy_program
@@ -89,7 +86,7 @@ def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool, kept: 
     owner = frame.owner(copy_program.destination, frame.index(copy_program.destination, None))
     to_all = at_once and owner is None
     target = Sym("pe") if to_all else None
-    body = under(frame.tests, copied(frame, own=own, others=others, target=target, kept=kept))
+    body = under(frame.tests, copied(frame, own=own, others=others, target=target))
     if to_all:
         # This rank's own come first, or are no positions at all.
         per, turns = F.maximum(step.total, 1), step.ranks if own and others else F.of(1) if own else step.ranks - 1

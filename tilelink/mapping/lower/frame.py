@@ -34,14 +34,12 @@ AXES = 2
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Positions along one axis, as the program counts them. `grid`: of the partition whose tile it is, if it is one; `whole`: the
-    index leaves the axis whole."""
+    """Positions along one axis, as the program counts them. `grid`: of the partition whose tile it is, if it is one."""
 
     begin: Formula
     end: Formula
     by_data: Data | None = None
     grid: GridAxis | None = None
-    whole: bool = False
     subtiles: int = 1
 
     @property
@@ -190,7 +188,7 @@ class Frame:
             return Interval(F.of(0), size, Data(f"the index `{e.expr}`", index=True))
         assert isinstance(e, Whole)
         first = self._first(tensor, v, self.step.rank)
-        return Interval(first, first + held(tensor, v, self.step.axis), whole=True)
+        return Interval(first, first + held(tensor, v, self.step.axis))
 
     def there(self, param: str, v: ViewAxis, at: Formula | None) -> tuple[Formula, Formula]:
         """The positions of an axis that a rank's memory has, as the program counts; `at` None: those of all ranks together."""
@@ -270,8 +268,8 @@ class Frame:
         tensor = self.tensor(param)
         for v, e in index:
             found = self.interval(param, v, e)
-            # A vector of positions may lie on several ranks.
-            if found.by_data or found.whole or isinstance(e, Gather):
+            # All of an axis, or a vector of positions, may lie on several ranks.
+            if found.by_data or isinstance(e, Whole | Gather):
                 continue
             if v.axis is None and self.step.copies:
                 return found.begin
@@ -306,7 +304,7 @@ class Frame:
             if self.by_name and isinstance(e, Gather):
                 found = Interval(self.named(e.expr), self.named(e.expr) + 1)
             if v.axis is None or tensor.axes[v.axis].own_slice:
-                if not found.whole and not found.by_data and found.begin != at:
+                if not isinstance(e, Whole) and not found.by_data and found.begin != at:
                     checks.append(Check(F.binary("==", found.begin, at), f"another rank's slice of `{param}`", loc))
                 continue
             by_data = by_data or found.by_data

@@ -41,8 +41,7 @@ def op_of(frame: Frame, op: P.Op) -> tuple[Op, ...]:
     if isinstance(op, P.Bounds):
         bounds(frame, op)
     elif isinstance(op, P.Holder):
-        found = frame.owner(op.param, frame.index(op.param, op.index))
-        frame.names[op.name] = frame.step.rank if found is None else found
+        frame.names[op.name] = frame.owner(op.param, frame.index(op.param, op.index)) or frame.step.rank
     elif isinstance(op, P.Raw) and op.what == "rank" and op.name is not None:
         frame.names[op.name] = frame.step.rank
     return ()

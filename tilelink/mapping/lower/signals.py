@@ -33,11 +33,11 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
     found = frame.plan.signal(frame.step.path, op)
     if found is None or found.action == "elided":
         return ()
+    at = source or frame.step.rank
     if found.action == "ready":
         flags = READY if frame.plan.buffer(frame.tensor(op.param).name).staged else ENTERED
-        return (Await(flags, frame.number(frame.step.rank if source is None else source), 0, op.loc),)
+        return (Await(flags, frame.number(at), 0, op.loc),)
     channel = frame.plan.channel(found.channel or "")
-    at = frame.step.rank if source is None else source
     doorbell = channel.doorbells and not frame.step.engine.compares and not frame.step.by_panels
 
     def await_(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
