@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import Shown
 
+REPORT = "this is the plan's mistake and not yours: please report it with the schedule"
+"""To do about what no user wrote."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:

@@ -19,13 +19,12 @@ from tilelink.ir.partition import Channel
 from tilelink.ir.plan import MAIN, Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait, walk
 from tilelink.ir.schedule import as_written
-from tilelink.ir.verdict import Counterexample, Proof, Verdict
+from tilelink.ir.verdict import REPORT, Counterexample, Proof, Verdict
 from tilelink.mapping.buffers import brought_along
 from tilelink.mapping.flow import check_flow
 from tilelink.mapping.lower import lower
 from tilelink.mapping.lower.call import unkept
 from tilelink.proof.check import check
-from tilelink.proof.runs import REPORT
 
 
 # ---------------------------------------------------------------------------------------------------------------- structure

@@ -365,13 +365,20 @@ def _check_lies_with_one(
     borders = np.flatnonzero(np.diff(held_by)) + 1
     for rank in range(ranks):
         here = {**env, "rank": rank}
-        for at in range(int(F.evaluate(grid.count, here))):
-            begin, end = (int(F.evaluate(f(at), here)) for f in (grid.begin, grid.end))
-            if ((begin < borders) & (borders < end)).any():
-                what = f"the tile of `{s.path}` from {begin} to {end} lies with two ranks"
-                raise _refused(
-                    tensor, s.step.loc, what, f"tile `{grid.dim}` so that its tiles end where the map changes"
-                )
+        count = int(F.evaluate(grid.count, here))
+        index = {**here, "_at": np.arange(count)}
+        begin, end = (
+            np.broadcast_to(F.evaluate(f, index), (count,)) for f in (grid.begin(F.Sym("_at")), grid.end(F.Sym("_at")))
+        )
+        across = np.searchsorted(borders, begin, side="right") < np.searchsorted(borders, end, side="left")
+        if across.any():
+            at = int(np.flatnonzero(across)[0])
+            raise _refused(
+                tensor,
+                s.step.loc,
+                f"the tile of `{s.path}` from {int(begin[at])} to {int(end[at])} lies with two ranks",
+                f"tile `{grid.dim}` so that its tiles end where the map changes",
+            )
 
 
 def _refused(tensor: TensorDecl, loc: Loc | None, why: str, hint: str) -> TilelinkError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.formula import Beyond
 from tilelink.ir.lowered import Await, Check, Lowered, Read, Signal, Write
-from tilelink.ir.verdict import Counterexample, Proof, Verdict
+from tilelink.ir.verdict import REPORT, Counterexample, Proof, Verdict
 from tilelink.proof.bounds import outside, untaken
 from tilelink.proof.calls import unfinished, unfree
 from tilelink.proof.cells import TooMany
@@ -17,7 +17,7 @@ from tilelink.proof.counts import miscounted
 from tilelink.proof.coverage import accesses, uncovered
 from tilelink.proof.cycles import crowded, stuck
 from tilelink.proof.order import unordered
-from tilelink.proof.runs import REPORT, Found
+from tilelink.proof.runs import Found
 from tilelink.proof.table import Row, Table
 
 

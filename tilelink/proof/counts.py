@@ -11,8 +11,9 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import ENTERED, Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
+from tilelink.ir.verdict import REPORT
 from tilelink.proof.cells import depends, within
-from tilelink.proof.runs import REPORT, Found, Moment, Runs, possible, projected, together
+from tilelink.proof.runs import Found, Moment, Runs, possible, projected, together
 from tilelink.proof.table import Array, Row, Table, along, once
 
 

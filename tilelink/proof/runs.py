@@ -233,9 +233,6 @@ def _shared(a: Row, b: Row) -> int:
 
 # -------------------------------------------------------------------------------------------- what is wrong, and when
 
-REPORT = "this is the plan's mistake and not yours: please report it with the schedule"
-"""To do about what no user wrote."""
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

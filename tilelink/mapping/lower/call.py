@@ -16,11 +16,11 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import is_raw
 from tilelink.ir.schedule import HOST, WORKERS, Engine
 from tilelink.ir.shape import RANK_AXIS, ranks_along
+from tilelink.ir.verdict import REPORT
 from tilelink.mapping.lower.copies import Tables, copied, stream_loop
 from tilelink.mapping.lower.frame import RANK, Frame, Interval, segments, under
 from tilelink.mapping.lower.programs import called, op_of, ops_of, store
 from tilelink.mapping.lower.signals import flags_of
-from tilelink.proof.runs import REPORT
 
 RANKS = ranks_along()
 
