@@ -14,9 +14,9 @@ from tilelink.errors import Note
 from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import deeper, within
-from tilelink.proof.counts import Sent
+from tilelink.proof.counts import Sent, awaited_of
 from tilelink.proof.coverage import accesses
-from tilelink.proof.order import Order
+from tilelink.proof.order import awaits_before
 from tilelink.proof.runs import Beside, Found, Moment, Runs, picked, possible, projected, unsettled
 from tilelink.proof.table import Array, Row, Table
 
@@ -46,13 +46,12 @@ def unfinished(table: Table) -> Iterator[Found]:
 def unfree(table: Table) -> Iterator[Found]:
     """Memory that is written again while a call that has used it before may not be over; arguments of peers that are touched
     before their call has begun, or after it has ended."""
-    order = Order(table)
     shared: list[tuple[int, str]] = []
     for buffer, rows in accesses(table):
         away = [runs for runs in (Runs.of(table, r) for r in rows) if _away(runs)]
         if buffer.space in ("argument", "result"):
             for runs in away:
-                yield from _in_the_call(table, order, buffer, runs)
+                yield from _in_the_call(table, buffer, runs)
         elif away or buffer.space == "symmetric":  # in a call of other sizes a peer may have touched it
             shared.append((turn(table, buffer), buffer.name))
     for row in table.rows:
@@ -117,11 +116,7 @@ def heard(table: Table) -> Array:
 def hearing(table: Table, flags: str, by: Sequence[Row] | None = None) -> Array:
     """The same by one kind of flags, if they are named by these signals. What data decides may not happen."""
     width, found = table.width(flags), np.eye(table.ranks, dtype=np.bool_)
-    awaited = np.zeros((table.ranks, width), dtype=np.bool_)
-    for row in table.rows:
-        if isinstance(row.op, Await) and row.op.flags == flags and row.tells and not row.by_data:
-            wait = Sent.of(table, row)
-            awaited[tuple(picked([*wait.taken, *wait.inside(table, width)], wait.on, wait.flag))] = True
+    awaited = awaited_of(table, flags) > 0
     for row in (table.rows if by is None else by) if awaited.any() else ():
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
             sent = Sent.of(table, row)
@@ -138,9 +133,7 @@ def _credited(table: Table, calls: int) -> bool:
         others = {e.name for e in table.lowered.executors} - {row.executor.name}
         if row.by_data or any(row.executor.name not in table.ended[e] for e in others):
             continue
-        asked, wait = np.zeros((table.ranks, table.ranks), dtype=np.bool_), Sent.of(table, row)
-        asked[tuple(picked([*wait.taken, *wait.inside(table, table.ranks)], wait.on, wait.flag))] = True
-        if asked.all():
+        if Sent.of(table, row).often(table, table.ranks).all():
             return True
     return False
 
@@ -152,13 +145,13 @@ def _away(runs: Runs) -> bool:
     return possible([*runs.taken, runs(runs.row.op.rank) != runs.values["rank"]])
 
 
-def _in_the_call(table: Table, order: Order, buffer: Buffer, runs: Runs) -> Iterator[Found]:
+def _in_the_call(table: Table, buffer: Buffer, runs: Runs) -> Iterator[Found]:
     """The one whose memory it is has begun its call, and ends it behind the access."""
     row, rank = runs.row, runs.values["rank"]
     assert isinstance(row.op, Read | Write)
     whose = runs(row.op.rank)
     away = [*runs.taken, rank != whose]
-    if left := unsettled(away, _begun(table, order, runs, whose)):
+    if left := unsettled(away, _begun(table, runs, whose)):
         at, other = (int(x[0]) for x in picked(left, rank, whose))
         moment = Moment.first(table, row, [rank == at, whose == other])
         yield Found(f"of rank {other} is touched before that rank has begun the call", buffer.name, (row,), (moment,))
@@ -168,22 +161,22 @@ def _in_the_call(table: Table, order: Order, buffer: Buffer, runs: Runs) -> Iter
         yield Found(f"of rank {other} may still be touched when its call has ended", buffer.name, (row,), (moment,))
 
 
-def _begun(table: Table, order: Order, runs: Runs, whose: Array) -> Iterator[list[Array]]:
+def _begun(table: Table, runs: Runs, whose: Array) -> Iterator[list[Array]]:
     """Where the access comes behind a signal of the one whose memory it is."""
-    for h in order.signals(runs.row, Await):
+    for h in awaits_before(table, runs.row):
         assert isinstance(h.op, Await)
         if not h.by_data or runs.row.by_data:
             beside, width = Beside.of(runs, h), table.width(h.op.flags)
             mine, other = (deeper(x, beside.depth) for x in (runs.values["rank"], whose))
             index = beside(h.op.index)
             known = [(index >= 0) & (index < width), *beside.conditions]
-            known.append(_contains(_sources(table, h.op.flags), (mine * width + index) * table.ranks + other))
+            known.append(np.isin((mine * width + index) * table.ranks + other, _sources(table, h.op.flags)))
             known = projected(known, {*range(len(runs.shape))})
             yield [c.reshape(c.shape[: len(runs.shape)]) for c in known]
 
 
 def _sources(table: Table, flags: str) -> Array:
-    """Sorted keys (rank, flag, who signals it)."""
+    """Keys (rank, flag, who signals it)."""
     width, keys = table.width(flags), [np.zeros(0, dtype=np.int64)]
     for row in table.rows:
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
@@ -191,13 +184,6 @@ def _sources(table: Table, flags: str) -> Array:
             key = (sent.on * width + sent.flag) * table.ranks + sent.rank
             keys += picked([*sent.taken, *sent.inside(table, width)], key)
     return np.unique(np.concatenate(keys))
-
-
-def _contains(sorted_keys: Array, keys: Array) -> Array:
-    if not len(sorted_keys):
-        return np.zeros(keys.shape, dtype=np.bool_)
-    at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
-    return sorted_keys[at] == keys
 
 
 def _left(table: Table, row: Row) -> Iterator[Array]:

@@ -45,34 +45,30 @@ def unordered(table: Table) -> Iterator[Found]:
     Raises:
         TooMany: there are more reads and writes than can be looked at.
     """
-    order = Order(table)
     for buffer, rows in accesses(table):
         writes, reads = [r for r in rows if isinstance(r.op, Write)], [r for r in rows if isinstance(r.op, Read)]
         if writes and reads:
-            yield from _of(order, buffer, writes, reads)
+            yield from _of(table, buffer, writes, reads)
 
 
-def _of(order: Order, buffer: Buffer, writes: list[Row], reads: list[Row]) -> Iterator[Found]:
-    table = order.table
+def _of(table: Table, buffer: Buffer, writes: list[Row], reads: list[Row]) -> Iterator[Found]:
     extents = (table.ranks, *memory_of(table, buffer)[1])
     if 0 in extents:
         return
-    written: list[Writes] = []
-    for w in sorted(writes, key=lambda w: w.by_data):
-        runs = Runs.of(table, w)
-        if possible(runs.taken):
-            written.append(Writes.of(runs, order.axes(w, Signal), boxes_of(runs), extents, table.ranks))
+    written = [
+        Writes.of(table, w, extents)
+        for w in sorted(writes, key=lambda w: w.by_data)
+        if possible(Runs.of(table, w).taken)
+    ]
     # A program of the user's says more than what a call begins with.
     for r in sorted(reads, key=lambda r: r.executor.engine.by == "host"):
-        runs = Runs.of(table, r)
-        axes, boxes = order.axes(r, Await), boxes_of(runs)
-        for w in written if possible(runs.taken) else ():
-            left = order.left(Pairs.of(w, runs, axes, boxes))
+        for w in written if possible(Runs.of(table, r).taken) else ():
+            left = _left(table, Pairs.of(table, w, r))
             if left is not None and buffer.space == "argument":
-                if not _read_first(order, r, w.runs.row, extents):
+                if not _read_first(table, r, w.runs.row, extents):
                     yield _written(table, buffer, r, w.runs.row, left)
             elif left is not None:
-                waits = any(isinstance(h.op, Await) and h.op.flags == buffer.name for h in order.signals(r, Await))
+                waits = any(isinstance(h.op, Await) and h.op.flags == buffer.name for h in awaits_before(table, r))
                 code = "TL608" if waits else ""
                 yield Found("is read before it is known to be written", buffer.name, (r, w.runs.row), left, code=code)
 
@@ -90,120 +86,106 @@ def _written(table: Table, buffer: Buffer, r: Row, w: Row, moments: tuple[Moment
     )
 
 
-def _read_first(order: Order, r: Row, w: Row, extents: tuple[int, ...]) -> bool:
+def _read_first(table: Table, r: Row, w: Row, extents: tuple[int, ...]) -> bool:
     """Whether what the caller has brought is read, all of it that is written, before that."""
-    table = order.table
-    reads, writes = Runs.of(table, r), Runs.of(table, w)
-    first = Writes.of(reads, order.axes(r, Signal), boxes_of(reads), extents, table.ranks)
-    return order.left(Pairs.of(first, writes, order.axes(w, Await), boxes_of(writes))) is None
+    return _left(table, Pairs.of(table, Writes.of(table, r, extents), w)) is None
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What comes before what."""
+def _told_apart(table: Table, row: Row, flags: Sequence[Row]) -> set[int]:
+    """The axes along which the executions of a read or write are told apart, by its box or the flags that go with it."""
+    axes = {0} | table.axes(row)
+    for other in flags:
+        axes |= table.axes(other) - {*own_axes(row, other)}
+    return axes
 
-    table: Table
 
-    def signals(self, row: Row, kind: type[Await] | type[Signal]) -> list[Row]:
-        """The awaits before an op in its tile, or the signals behind it."""
-        return (_awaits_before if kind is Await else _signals_behind)(self.table, row)
+def _left(table: Table, pairs: Pairs) -> tuple[Moment, Moment] | None:
+    """The first that is read, and nothing says that it is written before."""
+    rules = (_same_tile, _ended, _told)
+    left = unsettled(pairs.met, chain.from_iterable(rule(table, pairs) for rule in rules))
+    if left is None:
+        return None
+    at = witness(left, pairs.depth)
+    assert at is not None
+    read, runs = pairs.reads.row, pairs.writes.runs
+    write = runs.row
+    return (
+        Moment(read, tuple(entry(pairs.mine(pairs.reads.along(k)), at) for k in range(read.depth))),
+        Moment(write, tuple(entry(pairs.theirs(runs.along(k)), at) for k in range(write.depth)), late=True),
+    )
 
-    def axes(self, row: Row, kind: type[Await] | type[Signal]) -> set[int]:
-        """The axes along which the executions of a read or write are told apart, by its box or the flags that go with it."""
-        axes = {0} | self.table.axes(row)
-        for other in self.signals(row, kind):
-            axes |= self.table.axes(other) - {*own_axes(row, other)}
-        return axes
 
-    def left(self, pairs: Pairs) -> tuple[Moment, Moment] | None:
-        """The first that is read, and nothing says that it is written before."""
-        rules = (self._same_tile, self._ended, self._told)
-        left = unsettled(pairs.met, chain.from_iterable(rule(pairs) for rule in rules))
-        if left is None:
-            return None
-        at = witness(left, pairs.depth)
-        assert at is not None
-        read, runs = pairs.reads.row, pairs.writes.runs
-        write = runs.row
-        return (
-            Moment(read, tuple(entry(pairs.mine(pairs.reads.along(k)), at) for k in range(read.depth))),
-            Moment(write, tuple(entry(pairs.theirs(runs.along(k)), at) for k in range(write.depth)), late=True),
-        )
+# ---------------------------------------------------------------------------------- rules: conditions that together say so
+def _same_tile(table: Table, pairs: Pairs) -> Iterator[Sequence[Array]]:
+    """The same worker writes it in the same tile, further up."""
+    w, r = pairs.writes.runs.row, pairs.reads.row
+    if w.loop is not r.loop or w.executor is not r.executor:
+        return
+    tile = range(1 + len(w.loop.axes))
+    turns = [a[1] for a, b in zip(w.around, r.around, strict=False) if a == b]
+    if any((axis in pairs.writes.axes) != (axis in pairs.axes) for axis in (*tile, *turns)):
+        return
+    earlier = np.full((1,) * pairs.depth, before(w, r))
+    for mine, theirs in (pairs.indices(axis) for axis in reversed(turns) if axis in pairs.axes):
+        earlier = (theirs < mine) | ((theirs == mine) & earlier)
+    told = (pairs.indices(axis) for axis in tile if axis in pairs.axes)
+    yield [earlier, *(mine == theirs for mine, theirs in told)]
 
-    # ------------------------------------------------------------------------------ rules: conditions that together say so
-    def _same_tile(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
-        """The same worker writes it in the same tile, further up."""
-        w, r = pairs.writes.runs.row, pairs.reads.row
-        if w.loop is not r.loop or w.executor is not r.executor:
-            return
-        earlier = np.full((1,) * pairs.depth, before(w, r))
-        for _, axis in reversed([a for a, b in zip(w.around, r.around, strict=False) if a == b]):
-            if (axis in pairs.writes.axes) != (axis in pairs.axes):
-                return
-            if axis in pairs.axes:
-                mine, theirs = pairs.indices(axis)
-                earlier = (theirs < mine) | ((theirs == mine) & earlier)
-        same = [earlier]
-        for axis in range(1 + len(w.loop.axes)):
-            if (axis in pairs.writes.axes) != (axis in pairs.axes):
-                return
-            if axis in pairs.axes:
-                mine, theirs = pairs.indices(axis)
-                same.append(mine == theirs)
-        yield same
 
-    def _ended(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
-        """The executor that writes has ended on this rank when the one that reads begins."""
-        if pairs.writes.runs.row.executor.name in self.table.ended[pairs.reads.row.executor.name]:
-            mine, theirs = pairs.indices(0)
-            yield [mine == theirs]
+def _ended(table: Table, pairs: Pairs) -> Iterator[Sequence[Array]]:
+    """The executor that writes has ended on this rank when the one that reads begins."""
+    if pairs.writes.runs.row.executor.name in table.ended[pairs.reads.row.executor.name]:
+        mine, theirs = pairs.indices(0)
+        yield [mine == theirs]
 
-    def _told(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
-        """The writer signals a flag behind it, for which the reader waits before. What travels beside data says of nothing else
-        that it is there."""
-        read = pairs.reads.row
-        for h in self.signals(read, Await):
-            assert isinstance(h.op, Await) and isinstance(read.op, Read | Write)
-            beside = self.table.lowered.flag(h.op.flags).style == "data" and h.op.flags != read.op.buffer
-            if not beside and (not h.by_data or read.by_data):
-                for g in self.signals(pairs.writes.runs.row, Signal):
-                    if getattr(g.op, "flags", "") == h.op.flags:
-                        yield self._heard(pairs, g, h)
 
-    def _heard(self, pairs: Pairs, g: Row, h: Row) -> Sequence[Array]:
-        """The reader has waited by `h` for a flag that the writer signals by `g`."""
-        assert isinstance(g.op, Signal) and isinstance(h.op, Await)
-        w, r, width = pairs.writes.runs, pairs.reads, self.table.width(h.op.flags)
-        own = len(own_axes(r.row, h))
-        more = len(own_axes(w.row, g)) + own
-        depth = pairs.depth + more
-        here = Beside.of(r, h, lambda a: pairs.mine(a, own, more), depth)
-        there = Beside.of(w, g, lambda a: pairs.theirs(a, more), depth)
-        index = here(h.op.index)
-        known = [index == there(g.op.index), (index >= 0) & (index < width), *here.conditions]
-        known = projected(known, {*range(depth - own)})
-        mine, theirs = (deeper(x, depth) for x in pairs.indices(0))
-        known += there.conditions
-        if g.op.rank is not None:
-            known.append(mine == there(g.op.rank))
-        elif g.op.along != RANK_AXIS:
-            first = partial(self.table.lowered.topology.peer, at=0, name=g.op.along)  # of the ranks that hear of it
-            known.append(first(mine) == first(theirs))
-        if g.by_data:
-            # Data says which of these flags it is: each of them has to be awaited.
-            turns = tuple(range(pairs.depth, depth))
-            known = [c.all(axis=turns, keepdims=True) for c in known]
-        known = projected(known, {*range(pairs.depth)})
-        return [c.reshape(c.shape[: pairs.depth]) for c in known]
+def _told(table: Table, pairs: Pairs) -> Iterator[Sequence[Array]]:
+    """The writer signals a flag behind it, for which the reader waits before. What travels beside data says of nothing else
+    that it is there."""
+    read = pairs.reads.row
+    for h in awaits_before(table, read):
+        assert isinstance(h.op, Await) and isinstance(read.op, Read | Write)
+        beside = table.lowered.flag(h.op.flags).style == "data" and h.op.flags != read.op.buffer
+        if not beside and (not h.by_data or read.by_data):
+            for g in signals_behind(table, pairs.writes.runs.row):
+                if getattr(g.op, "flags", "") == h.op.flags:
+                    yield _heard(table, pairs, g, h)
+
+
+def _heard(table: Table, pairs: Pairs, g: Row, h: Row) -> Sequence[Array]:
+    """The reader has waited by `h` for a flag that the writer signals by `g`."""
+    assert isinstance(g.op, Signal) and isinstance(h.op, Await)
+    w, r, width = pairs.writes.runs, pairs.reads, table.width(h.op.flags)
+    own = len(own_axes(r.row, h))
+    more = len(own_axes(w.row, g)) + own
+    depth = pairs.depth + more
+    here = Beside.of(r, h, lambda a: pairs.mine(a, own, more), depth)
+    there = Beside.of(w, g, lambda a: pairs.theirs(a, more), depth)
+    index = here(h.op.index)
+    known = [index == there(g.op.index), (index >= 0) & (index < width), *here.conditions]
+    known = projected(known, {*range(depth - own)})
+    mine, theirs = (deeper(x, depth) for x in pairs.indices(0))
+    known += there.conditions
+    if g.op.rank is not None:
+        known.append(mine == there(g.op.rank))
+    elif g.op.along != RANK_AXIS:
+        first = partial(table.lowered.topology.peer, at=0, name=g.op.along)  # of the ranks that hear of it
+        known.append(first(mine) == first(theirs))
+    if g.by_data:
+        # Data says which of these flags it is: each of them has to be awaited.
+        turns = tuple(range(pairs.depth, depth))
+        known = [c.all(axis=turns, keepdims=True) for c in known]
+    known = projected(known, {*range(pairs.depth)})
+    return [c.reshape(c.shape[: pairs.depth]) for c in known]
 
 
 @once
-def _awaits_before(table: Table, row: Row) -> list[Row]:
+def awaits_before(table: Table, row: Row) -> list[Row]:
     return [r for r in table.signals(row.loop) if isinstance(r.op, Await) and before(r, row)]
 
 
 @once
-def _signals_behind(table: Table, row: Row) -> list[Row]:
+def signals_behind(table: Table, row: Row) -> list[Row]:
     return [r for r in table.signals(row.loop) if isinstance(r.op, Signal) and before(row, r)]
 
 
@@ -230,8 +212,10 @@ class Writes:
     factors: tuple[_Factor, ...]
 
     @staticmethod
-    def of(runs: Runs, axes: set[int], boxes: Boxes, extents: tuple[int, ...], ranks: int) -> Writes:
-        cells = Cells.of(extents, ranks, [boxes])
+    def of(table: Table, row: Row, extents: tuple[int, ...]) -> Writes:
+        runs, axes = Runs.of(table, row), _told_apart(table, row, signals_behind(table, row))
+        boxes = boxes_of(runs)
+        cells = Cells.of(extents, table.ranks, [boxes])
         return Writes(runs, axes, boxes, cells, tuple(_factors(runs, axes, boxes, cells)))
 
 
@@ -313,8 +297,9 @@ class Pairs:
     met: list[Array] = field(default_factory=list[Array])
 
     @staticmethod
-    def of(writes: Writes, reads: Runs, axes: set[int], boxes: Boxes) -> Pairs:
-        front = len(reads.shape)
+    def of(table: Table, writes: Writes, row: Row) -> Pairs:
+        reads, axes = Runs.of(table, row), _told_apart(table, row, awaits_before(table, row))
+        boxes, front = boxes_of(reads), len(reads.shape)
         behind = front + len(boxes.places)
         free = [k for f in writes.factors if f.table is None for k in f.axes]
         out = Pairs(writes, reads, axes, behind + len(free))
