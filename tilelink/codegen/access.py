@@ -76,29 +76,19 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def lanes(tile: TileNames) -> str:
-    tile.used.add("at")
-    return tile.at
-
-
-def inside(tile: TileNames) -> str:
-    tile.used |= {"at", "inside"}
-    return tile.inside
-
-
 def mask_of(tile: TileNames) -> str | None:
     """Its mask, where some of its lanes may be no positions."""
-    return None if tile.whole else inside(tile)
+    return None if tile.whole else tile.inside
 
 
-def lane_lines(lines: Lines, tile: TileNames) -> None:
-    """The lanes and the mask of a tile, where something used them."""
-    if "at" in tile.used:
+def lane_lines(lines: Lines, tile: TileNames, named: set[str]) -> None:
+    """The lanes and the mask of a tile, where lines name them."""
+    if named & {tile.at, tile.inside}:
         start = f"{tile.begin} + " if tile.begin != "0" else ""
         lines.add(f"{tile.at} = {start}tl.arange(0, {tile.extent})")
-    if "inside" in tile.used:
+    if tile.inside in named:
         lines.add(f"{tile.inside} = {tile.at} < {tile.end}")
-    if "pairs" in tile.used:
+    if tile.pairs in named:
         half = tile.extent // 2
         start = f"tl.multiple_of({tile.begin} // 2, {half}) + " if tile.begin != "0" else ""
         lines.add(f"{tile.pairs} = {start}tl.arange(0, {half})")
@@ -195,13 +185,12 @@ def _term(
         # A lane for each word. Such a tile begins at a multiple of its length.
         assert isinstance(e, (OfTile, Whole))
         tile = _tile(scope, tensor, v, e)
-        tile.used.add("pairs")
         tile.pairs_end = scope.text(extents[-1])
         return Term(tile.pairs, block, tile.pairs_inside, F.of(1))
     stride = scope.stride(tensor.name, axis, extents)
     if isinstance(e, (OfTile, Whole)):
         tile, place = _tile(scope, tensor, v, e), scope.places.get(tensor.name)
-        at, mask = lanes(tile), mask_of(tile)
+        at, mask = tile.at, mask_of(tile)
         if place is not None and place.axis == v.axis:
             return Term(f"({at} - {place.first})", block, mask, stride)
         begin = scope.here(first)

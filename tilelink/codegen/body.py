@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tilelink.codegen import access, memory, ops, signals
 from tilelink.codegen.names import bound_in
 from tilelink.codegen.scope import TRITON_DTYPES, Scope, TileNames
-from tilelink.codegen.text import Lines, atom
+from tilelink.codegen.text import Lines, atom, words
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
@@ -93,15 +93,13 @@ def _bound(scope: Scope, op: Bounds) -> str:
         return atom(scope.text(extent(tensor, view[op.axis or 0], scope.step.axis)))
     if op.what == "range" and op.var is None:
         along = view[op.axis or 0]
-        return access.lanes(access.whole(scope, along.dim, extent(tensor, along, scope.step.axis)))
+        return access.whole(scope, along.dim, extent(tensor, along, scope.step.axis)).at
     assert op.var is not None
     if op.what == "segment":
         return scope.segments[op.var]
     tile = scope.tiles[op.var]
     if op.what == "range":
-        return access.lanes(tile)
-    if op.what == "end":
-        tile.used.add("end")
+        return tile.at
     return tile.begin if op.what == "begin" else tile.end
 
 
@@ -165,13 +163,13 @@ def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, h
     """One loop over tiles, `begin`: what says where they begin, if the loop's head does not. None, if it would do nothing."""
     if not body.rows:
         return
-    grid, lines = names.grid, scope.lines
+    grid, lines, named = names.grid, scope.lines, words(body.rows)
     with lines.block(head, op.loc):
         for line in begin:
             lines.add(line)
-        if "end" in names.used or "inside" in names.used:
+        if named & {names.end, names.inside}:
             lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, F.SUMMAND)}, {high})")
-        access.lane_lines(lines, names)
+        access.lane_lines(lines, names, named)
         lines.extend(body)
 
 
@@ -181,7 +179,7 @@ def _split(
 ) -> None:  # fmt: skip
     """A loop over tiles that need no masks, then one over the others: those before and those after."""
     step, others = scope.text(names.grid.step), emitted()
-    scope.tiles[op.var] = plain = replace(names, inside="", whole=True, used=set())
+    scope.tiles[op.var] = plain = replace(names, inside="", whole=True)
     bare = emitted()
     first, last = opened()
     scope.loc, begin = op.loc, first
@@ -327,11 +325,11 @@ def _mask(scope: Scope, op: Bounds) -> None:
         count = f"({' + '.join(rows)}).shape[0]" if len(rows) > 1 else f"{rows[0]}.shape[0]" if rows else "1"
         text = f"tl.full([{count}, {tile.extent}], True, tl.int1)"
     else:
-        found = [f"{access.inside(tile)}[None, :]"]
+        found = [f"{tile.inside}[None, :]"]
         for (limit, vector), sign in ((start, ">="), (stop, "<")):
             if limit is not None:
                 side = f"{limit if limit.isidentifier() else f'({limit})'}[:, None]" if vector else limit
-                found.append(f"({access.lanes(tile)}[None, :] {sign} {side})")
+                found.append(f"({tile.at}[None, :] {sign} {side})")
         text = " & ".join(found)
     scope.lines.add(f"{scope.local(op.name)} = {text}", op.loc)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tilelink.codegen import access
 from tilelink.codegen.names import read_names
 from tilelink.codegen.scope import Scope, TileNames
-from tilelink.codegen.text import COMMENT, Lines, Row
+from tilelink.codegen.text import Lines, Row, words
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
@@ -46,7 +45,7 @@ def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
         head.add(f"{definition} = {text}")
     head.extend(tables)
     for tile in scope.wholes.values():
-        access.lane_lines(head, tile)
+        access.lane_lines(head, tile, words(scope.lines.rows))
     for const, value in scope.step.step.constants:
         if not isinstance(value, float):
             head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
@@ -55,16 +54,15 @@ def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
 
 
 def arguments(scope: Scope, rows: tuple[Row, ...]) -> tuple[Arg, ...]:
-    code = (text for _, text, _ in rows if not text.startswith(COMMENT))
-    words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(code)))
+    named = words(rows)
     # Sizes that a fused function needs are among the host's own.
-    args = [a for a in scope.args.values() if a.name in words and a.kind not in ("size", "constant")]
+    args = [a for a in scope.args.values() if a.name in named and a.kind not in ("size", "constant")]
     args.sort(key=lambda a: next((k for k, kinds in enumerate(ORDER) if a.kind in kinds), len(ORDER)))
-    named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
-    sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
+    called = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
+    sizes = [Arg(m, "size", formula=Sym(n)) for n, m in called.items() if m in named]
     axes, size = dict.fromkeys((RANK_AXIS, *scope.plan.wiring.axes)), scope.lowered.topology.size
-    rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in words]
-    ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
+    rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in named]
+    ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in named]
     return (*args, *sizes, *rank, *ranks)
 
 
@@ -107,9 +105,9 @@ def order_lines(scope: Scope) -> None:
             scope.lines.add(f"{scope.text(Sym(name))} = {scope.text(value)}")
 
 
-def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
+def tile_lines(scope: Scope, tiles: dict[str, TileNames], body: Lines) -> Lines:
     """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
-    lines, read = Lines(), read_names(scope.body)
+    lines, read, named = Lines(), read_names(scope.body), words((*scope.lines.rows, *body.rows))
     kept, scope.tiles = scope.tiles, tiles
     for var, begin, end in scope.part.tiles:
         names, index = tiles[var], _index(begin)
@@ -117,10 +115,9 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
             _tile_of_segment(scope, lines, index, names, var)
         elif index is not None and not names.grid.unit:
             lines.add(f"{names.begin} = {scope.text(begin)}")
-            used = any(names.end in text for _, text, _ in scope.lines.rows) or names.end in scope.formulas.symbols
-            if used or names.used & {"end", "inside"}:
+            if named & {names.end, names.inside}:
                 lines.add(f"{names.end} = {scope.text(end)}")
-        access.lane_lines(lines, names)
+        access.lane_lines(lines, names, named)
         if var in read and not names.grid.unit:
             lines.add(f"{scope.local(var)} = {names.begin}")  # an axis that is walked singly: a tile is no number
     scope.tiles = kept

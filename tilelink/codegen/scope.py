@@ -80,10 +80,10 @@ def short(loc: Loc) -> str:
 
 @dataclass(slots=True)
 class TileNames:
-    """The emitted names of one tile: `begin`, `end`, its lanes `at` and their mask `inside`; `grid` is its partition.
+    """The emitted names of one tile: `begin`, `end`, its lanes `at` and their mask `inside`, or `pairs`, of two positions each;
+    `grid` is its partition. Lines define those that the body uses.
 
-    `whole`: all of its lanes are positions of the loop, and all masks of the loop are true. `used`: which of these names the
-    body uses, so that lines define them: `at`, `inside`, `end`; and `pairs`, for lanes and mask of two positions each.
+    `whole`: all of its lanes are positions of the loop, and all masks of the loop are true.
     """
 
     begin: str
@@ -92,7 +92,6 @@ class TileNames:
     extent: int
     at: str = ""
     inside: str = ""
-    used: set[str] = field(default_factory=set[str])
     whole: bool = False
     pairs: str = ""
     pairs_inside: str = ""
@@ -272,9 +271,7 @@ class Scope(File):
         var, _, side = f.name.partition(".")
         if var not in self.tiles:
             return f  # a step inside another operator has a dot in its path, and so has its order
-        tile = self.tiles[var]
-        tile.used.add(side)
-        found = tile.begin if side == "begin" else tile.end
+        found = self.tiles[var].begin if side == "begin" else self.tiles[var].end
         return F.of(int(found)) if found.isdigit() else Sym(found)
 
     def expression(self, expr: Expr) -> str:

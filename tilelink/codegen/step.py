@@ -16,7 +16,7 @@ from tilelink.codegen import access, copies, signals
 from tilelink.codegen.body import FIRST_SUBTILE, emit_body
 from tilelink.codegen.function import Function, close, open_tiles, order_lines, tile_lines
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
-from tilelink.codegen.text import atom
+from tilelink.codegen.text import atom, words
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
@@ -48,7 +48,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     outer.add(f"for t in {f'tl.range({span}, flatten=True)' if flattens else f'range({span})'}:", scope.tile_loc)
     outer.depth = 1
     order_lines(scope)
-    outer.extend(tile_lines(scope, tiles))
+    outer.extend(tile_lines(scope, tiles, inner))
     with scope.under(scope.part.tests):
         outer.extend(inner)
         # A notify may end in a branch of its own, inside the SHMEM function.
@@ -175,15 +175,16 @@ def _fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Functio
                     scope.tiles[var] = TileNames(scope.rank, "", g, 1)
             scope.forwarded |= held
             emit_body(scope, scope.body)
+    named = words(inner.rows)
     leading += [name for tile in tiles for name in (tile.begin, tile.end)]
     if file.reports.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
-    if file.lowered.by_epoch and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
+    if file.lowered.by_epoch and "epoch" in named:
         leading.append("epoch")
     if any(text == f"if {FIRST_SUBTILE}:" for _, text, _ in inner.rows):
         leading.append(FIRST_SUBTILE if step.deferred else f"{FIRST_SUBTILE}: tl.constexpr")
     for names in tiles:
-        access.lane_lines(scope.lines, names)
+        access.lane_lines(scope.lines, names, named)
     scope.lines.extend(inner)
     return close(scope, scope.naming.functions[step.path], tuple(leading))
 
@@ -231,7 +232,7 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
         if step.subtiles > 1:
             outer.add(f"{subtile} = {taken} % {step.subtiles}")
         order_lines(scope)
-        outer.extend(tile_lines(scope, tiles))
+        outer.extend(tile_lines(scope, tiles, inner))
         outer.extend(inner)
         if flag is not None:
             outer.add(f"{waited} = {scope.text(flag)}")
@@ -250,20 +251,19 @@ def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
     if step.subtiles > 1:
         grid = scope.step.grid[scope.step.columns]
         width, whole = (grid.tile or 0) // step.subtiles, scope.tiles[grid.var or ""]
-        whole.used.add("end")
         columns = access.tile_names(scope, grid.var or "", replace(grid, tile=width))
         lines.add(f"{columns.begin} = {whole.begin} + {subtile} * {width}", loc)
         lines.add(f"{columns.end} = tl.minimum({columns.begin} + {width}, {whole.end})", loc)
     own = (op for op in walk(scope.body) if isinstance(op, Store) and op.to == "own")
-    stored, loads = {scope.declared(op.param).name: op for op in own}, list[str]()
-    for name in dict.fromkeys(scope.plan.wiring.moved_from(tensor, stored) for tensor in step.forwarded):
-        where, mask = access.address_of(scope, scope.tensor(name), stored[name])
-        held = scope.forwarded[name] = scope.names.fresh(f"{name}_tile")
-        loads.append(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})")
+    stored = {scope.declared(op.param).name: op for op in own}
+    with scope.apart() as loads:
+        for name in dict.fromkeys(scope.plan.wiring.moved_from(tensor, stored) for tensor in step.forwarded):
+            where, mask = access.address_of(scope, scope.tensor(name), stored[name])
+            held = scope.forwarded[name] = scope.names.fresh(f"{name}_tile")
+            scope.lines.add(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})", loc)
     if columns is not None:
-        access.lane_lines(lines, columns)
-    for load in loads:
-        lines.add(load, loc)
+        access.lane_lines(lines, columns, words(loads.rows))
+    lines.extend(loads)
 
 
 def _flag_awaited(scope: Scope, step: StepPlan) -> Formula | None:

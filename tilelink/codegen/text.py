@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Generator
+import re
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -20,6 +21,12 @@ Row: TypeAlias = "tuple[int, str, Loc | None]"
 def atom(text: str) -> str:
     """The text of a value as part of a larger one."""
     return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def words(rows: Iterable[Row]) -> set[str]:
+    """Every name in these lines."""
+    code = (text for _, text, _ in rows if not text.startswith(COMMENT))
+    return set(re.findall(r"[A-Za-z_]\w*", "\n".join(code)))
 
 
 @dataclass(slots=True)
@@ -75,8 +82,7 @@ class Formulas:
 
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     names: dict[Formula, str] = field(default_factory=dict[Formula, str])
-    used: list[Formula] = field(default_factory=list[Formula])
-    symbols: set[str] = field(default_factory=set[str])
+    used: list[Binary] = field(default_factory=list[Binary])
     multiples: set[Formula] = field(default_factory=set[Formula])
 
     def define(self, formula: Formula, name: str) -> None:
@@ -85,31 +91,28 @@ class Formulas:
             self.names.setdefault(formula, name)
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
-        shortened = self._shorten(F.of(formula))
-        self.symbols |= F.symbols(shortened)
-        return F.text(self._printed(shortened), outer)
+        return F.text(self._printed(self._shorten(F.of(formula))), outer)
 
     def _printed(self, f: Formula) -> Formula:
         return F.substitute(f, {n: Sym(m) for n, m in self.renamed.items()}) if self.renamed else f
 
     def _shorten(self, f: Formula) -> Formula:
-        if f in self.names:
-            if f not in self.used:
-                assert isinstance(f, Binary)
-                left, right = self._shorten(f.left), self._shorten(f.right)
-                self.symbols |= F.symbols(left) | F.symbols(right)
-                self.used.append(f)
-            return Sym(self.names[f])
-        if isinstance(f, Binary):
-            return Binary(f.op, self._shorten(f.left), self._shorten(f.right))
-        return f
+        if not isinstance(f, Binary):
+            return f
+        if f not in self.names:
+            return self._of_parts(f)
+        if f not in self.used:
+            self._of_parts(f)  # what it is made of is defined before it
+            self.used.append(f)
+        return Sym(self.names[f])
+
+    def _of_parts(self, f: Binary) -> Formula:
+        return Binary(f.op, self._shorten(f.left), self._shorten(f.right))
 
     def definitions(self) -> list[tuple[str, str]]:
         """(name, text) of the named subformulas that were used, in an order in which each knows those before it."""
         out: list[tuple[str, str]] = []
         for f in self.used:
-            assert isinstance(f, Binary)
-            value = Binary(f.op, self._shorten(f.left), self._shorten(f.right))
-            text = F.text(self._printed(value))
+            text = F.text(self._printed(self._of_parts(f)))
             out.append((self.names[f], f"tl.multiple_of({text}, 16)" if f in self.multiples else text))
         return out
