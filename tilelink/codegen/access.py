@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tilelink.codegen.scope import Scope, TileNames, in_sixteens
+from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -42,7 +42,7 @@ def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
 def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
     """The lanes of a whole axis, or of all that a rank has of it: a block padded to a power of two."""
     if (dim, size) not in scope.wholes:
-        lengths = extents(scope, size)
+        lengths = scope.on_ranks(size)
         length = power_of_two(max(lengths))
         tile = TileNames("0", scope.text(size), GridAxis(dim, "plain", size, None), length, whole=lengths == {length})
         scope.wholes[dim, size] = _with_lanes(scope, label(dim), tile)
@@ -63,12 +63,7 @@ def label(dim: str) -> str:
 
 def padded(scope: Scope, size: Formula) -> int:
     """The power of two that holds `size` on every rank."""
-    return power_of_two(max(extents(scope, size)))
-
-
-def extents(scope: Scope, size: Formula) -> set[int]:
-    """What a size comes to on the ranks that have most and least."""
-    return {int(F.evaluate(size, scope.lowered.env(r))) for r in (0, scope.lowered.topology.ranks - 1)}
+    return power_of_two(max(scope.on_ranks(size)))
 
 
 def power_of_two(n: int) -> int:
@@ -249,10 +244,7 @@ def extents_and_elements(scope: Scope, buffer: str) -> tuple[tuple[Formula, ...]
     each, pairs = LL_DATA // ITEM_BYTES[tensor.dtype], extents[-1] // 2
     if each == 1:
         return extents, 1
-    if pairs not in scope.formulas.names:
-        scope.formulas.define(pairs, scope.names.fresh(f"{label(tensor.axes[-1].name)}_pairs"))
-    if in_sixteens(scope.plan, pairs):
-        scope.formulas.multiples.add(pairs)
+    scope.define(pairs, f"{label(tensor.axes[-1].name)}_pairs", row=True)
     return (*extents[:-1], pairs), each
 
 

@@ -250,11 +250,12 @@ def _fits(scope: Scope, tensor: TensorDecl, order: tuple[int, ...], block: tuple
     buffer, item = scope.plan.buffer(tensor.name), ITEM_BYTES[tensor.dtype]
     if block[-1] * item < 16 or max(block) > 256 or len(block) > 5:
         return False
-    for rank in (0, scope.lowered.topology.ranks - 1):
-        extents = [int(F.evaluate(e, scope.lowered.env(rank))) for e in buffer.extents]
-        if min(extents) < 1 or (extents[order[-1]] * item % 16 and buffer.space != "argument"):
-            return False
-    return buffer.space != "argument" or scope.plan.layout(tensor.name).aligned
+    extents = [scope.on_ranks(e) for e in buffer.extents]
+    if any(min(sizes) < 1 for sizes in extents):
+        return False
+    if buffer.space == "argument":
+        return scope.plan.layout(tensor.name).aligned
+    return all(size * item % 16 == 0 for size in extents[order[-1]])
 
 
 def _descriptor(

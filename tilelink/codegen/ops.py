@@ -9,7 +9,7 @@ from tilelink.codegen.scope import Scope
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Await, Copy, Flags, For, If, Op, Signal, formulas, walk
+from tilelink.ir.lowered import Await, Copy, For, If, Op, Signal, formulas, walk
 from tilelink.ir.program import At, Gather, Notify, Wait
 
 
@@ -106,15 +106,9 @@ def printed(scope: Scope, op: Wait | Notify) -> bool:
     flags = [o for o in walk(scope.part.of(op)) if isinstance(o, Await | Signal)]
     return any(
         scope.lowered.flag(o.flags).style != "data"
-        and (isinstance(o, Signal) or most(scope, scope.lowered.flag(o.flags)))
+        and (isinstance(o, Signal) or max(scope.on_ranks(scope.lowered.flag(o.flags).count)))
         for o in flags
     )
-
-
-def most(scope: Scope, flags: Flags) -> int:
-    """How many there are on the rank that has most."""
-    ranks = range(scope.lowered.topology.ranks)
-    return max(int(F.evaluate(flags.count, scope.lowered.env(r))) for r in ranks)
 
 
 def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:

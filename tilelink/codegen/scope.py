@@ -201,6 +201,19 @@ class Scope(File):
         self.lines.add(f"{name} = {text}", self.loc)
         return name
 
+    def define(self, formula: Formula, wish: str, *, row: bool = False) -> None:
+        """Let formulas say `wish` for this one, from now on; one that has a name, or needs none, stays as it is. `row`: rows of
+        a memory are so long."""
+        if isinstance(formula, Binary) and formula not in self.formulas.names:
+            self.formulas.names[formula] = self.names.fresh(wish)
+        # Where the last ranks hold nothing, another may hold less than a part.
+        if row and all(n % 16 == 0 for n in self.on_ranks(formula)):
+            self.formulas.multiples.add(formula)
+
+    def on_ranks(self, size: Formula) -> set[int]:
+        """What a size comes to on any rank."""
+        return {*np.ravel(F.evaluate(size, self.plan.on_all)).tolist()}
+
     def carried(self, wish: str, text: str) -> str:
         """A name that keeps its value from tile to tile, `text` before the first."""
         name = self.names.fresh(wish)
@@ -326,39 +339,27 @@ def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset())
 
 def _name_sizes(scope: Scope) -> None:
     """Names for what formulas repeat: parts, local lengths, tiles per part."""
-
-    def define(formula: Formula, name: str) -> None:
-        if isinstance(formula, Binary) and formula not in scope.formulas.names:
-            scope.formulas.define(formula, scope.names.fresh(name))
-
     for tensor in scope.plan.wiring.tensors:
         for axis in tensor.axes:
             if axis.name in scope.plan.wiring.axes or isinstance(axis.size, F.Const):
                 continue
             label, over = _label(axis.size, axis.name), axis.over or scope.step.axis
-            define(part(axis.size, over), f"{label}_part")
+            last = axis.over is not None and axis is tensor.axes[-1]
+            scope.define(part(axis.size, over), f"{label}_part", row=last)
             if axis.over is not None:
-                held = here(axis.size, over=over)
-                define(held, f"{label}_here")
-                lengths = (part(axis.size, over), held) if axis is tensor.axes[-1] else ()
-                scope.formulas.multiples |= {f for f in lengths if in_sixteens(scope.plan, f)}
-                define(rank_along(over) * part(axis.size, over), f"{label}_first")
+                scope.define(here(axis.size, over=over), f"{label}_here", row=last)
+                scope.define(rank_along(over) * part(axis.size, over), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
         if isinstance(grid.size, F.Const):
             continue
         label = _label(grid.size, grid.dim)
         if grid.ends == "part" and grid.span[0] == F.of(0):
-            define(grid.per, f"{label}_per_part")
-        define(grid.count, f"{grid.dim}_tiles" if grid.dim.isidentifier() and grid.dim[0] != "_" else "tiles")
+            scope.define(grid.per, f"{label}_per_part")
+        scope.define(grid.count, f"{grid.dim}_tiles" if grid.dim.isidentifier() and grid.dim[0] != "_" else "tiles")
     for channel in scope.plan.channels:
         for axis in channel.axes:
             if axis.filled != axis.count:
-                define(axis.per, f"{channel.tensor}_per_part")
-
-
-def in_sixteens(plan: Plan, size: Formula) -> bool:
-    """Whether it is a multiple of 16 on every rank: where the last ones hold nothing, another may hold less than a part."""
-    return not np.any(F.evaluate(size, plan.on_all) % 16)
+                scope.define(axis.per, f"{channel.tensor}_per_part")
 
 
 def _label(size: Formula, dim: str) -> str:

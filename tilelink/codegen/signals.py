@@ -297,14 +297,10 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     if entry is None or test is None:
         return False
     span, lines = Span.of(scope, body), scope.lines
-    if (
-        span.run is None
-        or ops.most(scope, span.flags) > BITS
-        or f".{entry.expr.text}.low" not in F.symbols(span.run[0])
-    ):
+    run, most = span.run, max(scope.on_ranks(span.flags.count))
+    if run is None or most > BITS or f".{entry.expr.text}.low" not in F.symbols(run[0]):
         return False
-    vector, inside, run = ops.vector(scope, entry), scope.text(test), span.run
-    count = power_of_two(ops.most(scope, span.flags))
+    vector, inside, count = ops.vector(scope, entry), scope.text(test), power_of_two(most)
     wanted, missing, flag = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
     seen = scope.carried(f"{span.flags.name}_seen", "0")
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))

@@ -85,11 +85,6 @@ class Formulas:
     used: list[Binary] = field(default_factory=list[Binary])
     multiples: set[Formula] = field(default_factory=set[Formula])
 
-    def define(self, formula: Formula, name: str) -> None:
-        """Let `formula` be called `name` from now on (the first name stays)."""
-        if isinstance(formula, Binary):
-            self.names.setdefault(formula, name)
-
     def text(self, formula: F.Like, outer: int = 0) -> str:
         return F.text(self._printed(self._shorten(F.of(formula))), outer)
 
