@@ -198,7 +198,7 @@ def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
     first = ["worker = tl.program_id(0)"]
     if len(roles) == 1 or not kernel.beside or any("workers" in f.leading for f in (*begins, *drivers, *ends)):
         first.append("workers = tl.num_programs(0)")
-    head, tail = [*first, *map(_call, begins)], map(_call, (*drivers, *ends))
+    head, tail = [*first, *map(Function.call, begins)], map(Function.call, (*drivers, *ends))
     body = _dispatch(kernel, roles) if several else roles[0].lines
     text.kernel(decl, [*((0, line, None) for line in head), *body, *((0, line, None) for line in tail)])
 
@@ -209,19 +209,13 @@ def _dispatch(kernel: KernelPlan, roles: Sequence[Function]) -> Iterator[Row]:
     for f, (_, workers) in zip(roles, beside, strict=False):
         assert workers is not None
         yield 0, f"{'elif' if base else 'if'} worker < {base + workers}:", None
-        yield 1, _call(f, f"worker - {base}" if base else "worker", str(workers)), None
+        yield 1, f.call(f"worker - {base}" if base else "worker", str(workers)), None
         base += workers
     if base:
         yield 0, "else:", None
     mine = (f"worker - {base}", f"tl.num_programs(0) - {base}") if base else ("worker", "workers")
     for f in roles[len(beside) :]:
-        yield int(base > 0), _call(f, *mine), None
-
-
-def _call(f: Function, *mine: str) -> str:
-    """A call of a function; `mine`: what is passed for the first of what it takes."""
-    call = f"{f.name}({', '.join([*mine, *f.leading[len(mine) :], *[a.name for a in f.args]])})"
-    return call if f.gives is None else f"{f.gives} = {call}"
+        yield int(base > 0), f.call(*mine), None
 
 
 def _trace_roots(file: File, kernel: KernelPlan, deferred: Sequence[StepPlan]) -> dict[str, TraceRole]:

@@ -37,6 +37,13 @@ class Function:
     stores_async: bool = False
     gives: str | None = None
 
+    def call(self, *mine: str, **others: str) -> str:
+        """A line that calls it: `mine` is passed for the first of what it takes, `others` by name; the caller's own the rest."""
+        rest = (name.partition(":")[0] for name in self.leading[len(mine) :])
+        given = [*mine, *(others.get(name, name) for name in rest), *(a.name for a in self.args)]
+        call = f"{self.name}({', '.join(given)})"
+        return call if self.gives is None else f"{self.gives} = {call}"
+
 
 def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
     """The function with its definitions at the head and every kernel argument it needs."""

@@ -87,19 +87,11 @@ def _notifies(part: Part) -> bool:
 
 def _call_fused(host: Scope, step: StepPlan) -> Function:
     """Call the fused step's function for the tile that the host has just made; emit that function."""
-    passed = [end for _, *ends in _bounds_passed(host, step) for end in ends]
-    held = _held_of(host, step)
-    function = _fused_function(host, step, held)
-    # What the function's formulas name has to reach it through the host.
-    for arg in function.args:
-        host.args.setdefault(arg.name, arg)
-    tiles = list(dict.fromkeys(held.values()))
+    function, tiles, passed = _fused_function(host, step)
     with host.under(host.lowered.part(step.path).tests, step.step.program.loc):
         for k, (values, (begin, end)) in enumerate(_in_subtiles(host, step, tiles, passed[-2], passed[-1])):
-            tile = [n for n in ("t", "epoch") if n in function.leading]
-            first = [str(k == 0)] if any(n.startswith(FIRST_SUBTILE) for n in function.leading) else []
-            given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
-            host.lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
+            call = function.call(*values, *passed[:-2], begin, end, **{FIRST_SUBTILE: str(k == 0)})
+            host.lines.add(call, step.step.program.loc)
     return function
 
 
@@ -151,10 +143,11 @@ def _held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
 
 
-def _fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function:
-    scope = open_scope(file, step, frozenset(held.values()))
-    leading = list(dict.fromkeys(held.values()))
-    tiles: list[TileNames] = []
+def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], list[str]]:
+    """A fused step's function, and what the host passes to it: tiles, by name, and where they begin and end."""
+    passed, held = [end for _, *ends in _bounds_passed(host, step) for end in ends], _held_of(host, step)
+    handed, tiles = list(dict.fromkeys(held.values())), list[TileNames]()
+    scope, leading = open_scope(host, step, frozenset(handed)), [*handed]
     with scope.apart() as inner:
         if scope.part.copies:
             scope.tiles = {
@@ -177,16 +170,20 @@ def _fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Functio
             emit_body(scope, scope.body)
     named = words(inner.rows)
     leading += [name for tile in tiles for name in (tile.begin, tile.end)]
-    if file.reports.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+    if host.reports.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
-    if file.lowered.by_epoch and "epoch" in named:
+    if host.lowered.by_epoch and "epoch" in named:
         leading.append("epoch")
     if any(text == f"if {FIRST_SUBTILE}:" for _, text, _ in inner.rows):
         leading.append(FIRST_SUBTILE if step.deferred else f"{FIRST_SUBTILE}: tl.constexpr")
     for names in tiles:
         access.lane_lines(scope.lines, names, named)
     scope.lines.extend(inner)
-    return close(scope, scope.naming.functions[step.path], tuple(leading))
+    function = close(scope, scope.naming.functions[step.path], tuple(leading))
+    # What the function's formulas name has to reach it through the host.
+    for arg in function.args:
+        host.args.setdefault(arg.name, arg)
+    return function, handed, passed
 
 
 def _signal_made(mainloop: Scope, step: StepPlan) -> None:
@@ -204,16 +201,10 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
     taken, following, subtile, waited = (scope.names.fresh(n) for n in ("taken", "following", "subtile", "waited"))
     with scope.apart() as inner:
         _load_tile(scope, step, subtile)
-        passed = [end for _, *ends in _bounds_passed(scope, step) for end in ends]
-        held = _held_of(scope, step)
-        does = _fused_function(file, step, held)
-        for arg in does.args:
-            scope.args.setdefault(arg.name, arg)
+        does, held, passed = _fused_function(scope, step)
         flag = _flag_awaited(scope, step) if FIRST_SUBTILE in does.leading else None
-        first = [f"{scope.text(flag)} != {waited}"] if flag is not None else ["True"] * (FIRST_SUBTILE in does.leading)
-        tile = ["t"] if "t" in does.leading else []
-        given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
-        scope.lines.add(f"{does.name}({', '.join(given)})", loc)
+        first = "True" if flag is None else f"{scope.text(flag)} != {waited}"
+        scope.lines.add(does.call(*held, *passed, **{FIRST_SUBTILE: first}), loc)
     outer = scope.lines
     counter = scope.arg(Arg(f"{scope.naming.functions[step.path]}_work_indices", "work_indices", step.path))
     total = scope.lowered.loop(step.path).total
