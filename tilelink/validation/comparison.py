@@ -6,6 +6,8 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -57,14 +59,10 @@ class Comparison:
         """Of a run that did not come to its end, the tiles that did; then what ended it."""
         lines = self.run.recording.lines
         for line in sorted(lines, key=lambda x: (x.call, lines[x][0].at)):
-            facts = self._facts(line.call, line.rank)
-            for executor in (e for e in self.lowered.executors if e.engine.by == "kernel"):
-                known: set[Flag] = set()
-                for loop in executor.loops:
-                    found = [e for e in lines[line] if e.where.path == loop.path]
-                    # The last tile is perhaps not through.
-                    through = [e for e in found if e.where.tile != lines[line][-1].where.tile]
-                    self._loop(facts, executor, loop, line, through, known, Counter())
+            # The last tile is perhaps not through.
+            through = [e for e in lines[line] if e.where.tile != lines[line][-1].where.tile]
+            for executor in self._kernels:
+                self._workers(self._facts(line.call, line.rank), executor, {line: through})
         self._races()
         self.differences.append(
             Difference(
@@ -94,6 +92,10 @@ class Comparison:
         return [Expansion(self.lowered, rank) for rank in range(self.lowered.topology.ranks)]
 
     @cached_property
+    def _kernels(self) -> list[Executor]:
+        return [e for e in self.lowered.executors if e.engine.by == "kernel"]
+
+    @cached_property
     def _streams(self) -> dict[int, list[tuple[Executor, int]]]:
         """By number of the stream, the executors that it runs, and which of their streams it is."""
         out: dict[int, list[tuple[Executor, int]]] = defaultdict(list)
@@ -113,16 +115,18 @@ class Comparison:
     def _call(self, call: int, rank: int) -> None:
         facts, lines = self._facts(call, rank), self.run.recording.lines
         mine = {line: events for line, events in lines.items() if (line.call, line.rank) == (call, rank)}
-        for e in self.lowered.executors:
-            if e.engine.by == "kernel":
-                self._workers(facts, e, mine)
+        for e in self._kernels:
+            taken = self._workers(facts, e, mine)
+            for loop in e.loops:
+                self._each_once(facts, e, loop, taken[loop.path])
         self._stream_work(facts, mine)
         self._begin_and_end(facts, mine)
         for line, events in mine.items():
             self._fences(line, events)
 
     # ------------------------------------------------------------------------------------------------------------ workers
-    def _workers(self, facts: Facts, executor: Executor, lines: dict[Line, list[Event]]) -> None:
+    def _workers(self, facts: Facts, executor: Executor, lines: dict[Line, list[Event]]) -> dict[str, Counter[int]]:
+        """What each worker does; by loop, how often each position was taken."""
         paths = [loop.path for loop in executor.loops]
         taken: dict[str, Counter[int]] = {path: Counter() for path in paths}
         for line, events in lines.items():
@@ -136,8 +140,7 @@ class Comparison:
                 found = [e for e in own if e.where.path == loop.path]
                 if found:
                     self._loop(facts, executor, loop, line, found, known, taken[loop.path])
-        for loop in executor.loops:
-            self._each_once(facts, executor, loop, taken[loop.path])
+        return taken
 
     def _loop(
         self, facts: Facts, executor: Executor, loop: Tiles, line: Line, events: list[Event],
@@ -160,11 +163,11 @@ class Comparison:
             self.tally.compared["tiles"] += 1
             events = [*head, *own]
             if loop.by_data is not None:
-                self._any(facts, line, tiles, events, known)
+                self._match(facts, line, tiles, events, known)
             elif not 0 <= t - offset < len(tiles):
                 self._add(line, Found(f"takes tile {t} of `{loop.path}`", f"there are {len(tiles)}", own[0]))
             else:
-                self._match(facts, line, tiles[t - offset], events, known, made)
+                self._match(facts, line, [tiles[t - offset]], events, known, made)
 
     def _headed(self, facts: Facts, line: Line, head: list[Event], tiles: list[list[Said]], loop: Tiles) -> None:
         """A worker without a tile may have read tables, and tells for nobody what data leaves without a tile."""
@@ -179,12 +182,15 @@ class Comparison:
             else:
                 self._add(line, Found(f"{e.kind}s `{e.name}` outside of any tile", "tiles do", e))
 
-    def _any(self, facts: Facts, line: Line, tiles: list[list[Said]], events: list[Event], known: set[Flag]) -> None:
-        """A tile that data has placed: it is one of those that the plan says."""
+    def _match(
+        self, facts: Facts, line: Line, tiles: list[list[Said]], events: list[Event], known: set[Flag],
+        made: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        """A tile is what the plan says; one that data has placed is one of those that it says."""
         best: tuple[list[Found], Tally, set[Flag]] | None = None
         for tile in tiles:
             tally, heard = Tally(), set(known)
-            found = Match(facts, tally, tile, events, heard).run()
+            found = Match(facts, tally, tile, events, heard, made).run()
             if best is None or len(found) < len(best[0]):
                 best = found, tally, heard
             if not found:
@@ -192,7 +198,8 @@ class Comparison:
         if best is None:
             self._add(line, Found("takes a tile", "there is none", events[0]))
             return
-        self._found(line, best[0])
+        for one in best[0]:
+            self._add(line, one)
         self.tally.compared += best[1].compared
         self.tally.elided += best[1].elided
         known |= best[2]
@@ -214,12 +221,6 @@ class Comparison:
                 does = f"takes tile {t} of `{loop.path}` {taken[t]} times"
                 self._add(line, Found(does, "each position is taken once", None, loop.loc))
 
-    def _match(
-        self, facts: Facts, line: Line, said: list[Said], events: list[Event], known: set[Flag],
-        made: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
-        self._found(line, Match(facts, self.tally, said, events, known, made).run())
-
     # ------------------------------------------------------------------------------------------------------------ streams
     def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
         for stream, executors in {MAIN: [], **self._streams}.items():
@@ -234,7 +235,7 @@ class Comparison:
             if said or events:
                 line = Line(facts.epoch - 1, facts.rank, stream)
                 # Two tiles that wait for one doorbell wait once.
-                self._match(facts, line, said, events, set())
+                self._match(facts, line, [said], events, set())
 
     @staticmethod
     def _streams_own(line: Line) -> bool:
@@ -263,14 +264,14 @@ class Comparison:
         }
         told = [e for events in own.values() for e in events if e.kind == "signal"]
         signals = [s for s in said if s.kind == "signal"]
-        self._match(facts, Line(facts.epoch - 1, facts.rank, 0), signals, told, set())
+        self._match(facts, Line(facts.epoch - 1, facts.rank, 0), [signals], told, set())
         taking = self.run.credits[facts.epoch - 1]
         for line, events in own.items():
             awaits = credits if line.kernel == kernels[0] and taking else []
             if line.kernel == "call_exit":
                 awaits = [s for s in said if s.kind == "await" and not s.back]
             made = [e for e in events if e.kind == "await"]
-            self._match(facts, line, awaits, made, set())
+            self._match(facts, line, [awaits], made, set())
             early = next((e for e in lines[line] if e.kind in ("read", "write")), None)
             if early is not None and made and early.at < made[-1].at and line.kernel != "call_exit":
                 self._add(
@@ -384,10 +385,6 @@ class Comparison:
             self.tally.compared["numbers that calls keep"] += len(expected)
 
     # ----------------------------------------------------------------------------------------------------------- reporting
-    def _found(self, line: Line, found: list[Found]) -> None:
-        for one in found:
-            self._add(line, one)
-
     def _add(self, line: Line, found: Found, where: Where | None = None) -> None:
         where = found.event.where if found.event is not None else where or Where()
         loc: Loc | None = found.loc or (self.source.location(where.line) if where.line else None)
@@ -404,13 +401,5 @@ class Comparison:
 
 def _by_tile(events: list[Event]) -> tuple[list[Event], list[tuple[int, list[Event]]]]:
     """What comes before the first tile, and the tiles in order."""
-    head: list[Event] = []
-    out: list[tuple[int, list[Event]]] = []
-    for e in events:
-        if e.where.tile is None:
-            head.append(e)
-        elif out and out[-1][0] == e.where.tile:
-            out[-1][1].append(e)
-        else:
-            out.append((e.where.tile, [e]))
-    return head, out
+    tiles = groupby((e for e in events if e.where.tile is not None), key=attrgetter("where.tile"))
+    return [e for e in events if e.where.tile is None], [(t, [*own]) for t, own in tiles]
