@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.errors import Note, TilelinkError
 from tilelink.ir.formula import Beyond
 from tilelink.ir.lowered import Await, Check, Lowered, Read, Signal, Write
 from tilelink.ir.verdict import REPORT, Counterexample, Proof, Verdict
@@ -18,7 +18,7 @@ from tilelink.proof.coverage import accesses, uncovered
 from tilelink.proof.cycles import crowded, stuck
 from tilelink.proof.order import unordered
 from tilelink.proof.runs import Found
-from tilelink.proof.table import Row, Table
+from tilelink.proof.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ def _check(lowered: Lowered) -> Verdict:
 
 def refused(lowered: Lowered, question: Question, found: Found) -> TilelinkError:
     """The diagnostic of what a question has found."""
-    locs = [loc for loc in (*(_loc(r) for r in found.rows), found.loc, lowered.loc) if loc is not None]
-    notes = [Note(_ROLES[type(r.op)], _loc(r)) for r in found.rows[1:] if _loc(r) is not None and _loc(r) != locs[0]]
+    locs = [loc for loc in (*(r.loc for r in found.rows), found.loc, lowered.loc) if loc is not None]
+    notes = [Note(_ROLES[type(r.op)], r.loc) for r in found.rows[1:] if r.loc is not None and r.loc != locs[0]]
     return TilelinkError(
         found.code or question.code,
         str(found),
@@ -141,10 +141,6 @@ def refused(lowered: Lowered, question: Question, found: Found) -> TilelinkError
         hint=found.hint or question.hint,
         notes=(*dict.fromkeys(notes), *found.notes),
     )
-
-
-def _loc(row: Row) -> Loc | None:
-    return row.op.loc or row.loop.loc
 
 
 _ROLES = {

@@ -12,7 +12,7 @@ do by them: copies within the GPU, pulls, waiting for a flag that is no doorbell
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -209,21 +209,16 @@ class Chains:
     def cycle(self) -> list[tuple[int, int]]:
         """Of chains that wait in a cycle for one another, the step at which each is stuck, and the step of the next chain that it
         waits for; of none: nothing."""
-        done, starts = self.passed(), np.cumsum(self.ends) - self.ends
-        stuck = np.flatnonzero(done < self.ends).tolist()
-        needs = {pair: at for pair, at in self._needs().items() if pair[0] in {*stuck}} if stuck else {}
-        found: dict[int, tuple[int, int]] = {}
-        chain = stuck[0] if stuck else -1
-        while stuck and chain not in found:
-            for (a, b), (at, to) in needs.items():
-                k = bisect_left(to, done[b])
-                if a == chain and k < len(at) and at[k] == done[a]:
-                    found[a] = int(starts[a] + at[k]), int(starts[b] + to[k])
-                    chain = b
-                    break
-            else:
-                return []
-        return [found[c] for c in [*found][[*found].index(chain) :]] if found else []
+        needs = self._needs()
+        done, starts = self._passed(needs), np.cumsum(self.ends) - self.ends
+        if done == self.ends.tolist():
+            return []
+        stuck: nx.DiGraph[int] = nx.DiGraph()
+        for (a, b), (at, to) in needs.items():
+            k = bisect_left(to, done[b])
+            if k < len(at) and at[k] == done[a]:
+                stuck.add_edge(a, b, steps=(int(starts[a] + at[k]), int(starts[b] + to[k])))
+        return [stuck.edges[edge]["steps"] for edge in nx.find_cycle(stuck)]
 
     def moment(self, table: Table, step: int, *, late: bool = False) -> Moment:
         """When a step is."""
@@ -231,9 +226,8 @@ class Chains:
         at = np.unravel_index(int(self.number[step]), Sent.of(table, row).shape)
         return Moment(row, Runs.of(table, row).index([int(i) for i in at[:-1]]), late=late)
 
-    def passed(self) -> Array:
+    def _passed(self, needs: Mapping[tuple[int, int], tuple[list[int], list[int]]]) -> list[int]:
         """How far each chain comes."""
-        needs = self._needs()
         awaited: dict[int, list[int]] = {}
         for a, b in needs:
             awaited.setdefault(b, []).append(a)
@@ -250,7 +244,7 @@ class Chains:
                 if (n := min(ends[a], *limits[a].values())) > done[a]:
                     done[a] = n
                     moved.append(a)
-        return np.array(done)
+        return done
 
     def _needs(self) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
         """By chain and other: places of the chain, and the places of the other that have to be passed before each."""

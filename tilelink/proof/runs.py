@@ -269,8 +269,7 @@ class Moment:
     def instant(self, table: Table) -> Instant:
         row, axes = self.row, len(self.row.loop.axes)
         tile = ", ".join(str(i) for i in self.at[1 : 1 + axes])
-        loc = row.op.loc or row.loop.loc
-        return Instant(self.at[0], table.path(row), f"({tile})" if tile else "", loc, self._does(), self.call)
+        return Instant(self.at[0], table.path(row), f"({tile})" if tile else "", row.loc, self._does(), self.call)
 
     def _does(self) -> str:
         op = self.row.op

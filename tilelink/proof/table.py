@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.lowered import (
@@ -72,7 +73,7 @@ class Row:
             try:
                 value = F.evaluate(formula, self.values, in_kernel=True)
             except F.Beyond as beyond:
-                beyond.loc, beyond.said = self.op.loc or self.loop.loc, said or " ".join(self.said[-1:])
+                beyond.loc, beyond.said = self.loc, said or " ".join(self.said[-1:])
                 raise
             self.found[id(formula)] = formula, whole(value, self.depth)
         return self.found[id(formula)][1]
@@ -81,6 +82,11 @@ class Row:
         """Where these hold besides."""
         sometimes = [c for c in tests if not (c.size and c.all())]
         return replace(self, taken=(*self.taken, *tests), conditions=(*self.conditions, *sometimes))
+
+    @property
+    def loc(self) -> Loc | None:
+        """The line of the program that it comes from."""
+        return self.op.loc or self.loop.loc
 
     @property
     def tells(self) -> bool:
