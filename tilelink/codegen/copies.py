@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilelink.codegen import access, memory, ops, signals
@@ -81,9 +82,7 @@ def _copy(scope: Scope, op: Copy) -> None:
     lengths = [a.length for a in here if a.length != one]
     run = min(_in_run(here), _in_run(there))
     walked = lengths[: len(lengths) - run]
-    row: Formula = one
-    for length in reversed(lengths[len(lengths) - run + 1 :]):
-        row = row * length
+    row = math.prod(reversed(lengths[len(lengths) - run + 1 :]), start=one)
     count = lengths[-run] * row if run else one
     depth, places = lines.depth, list[Formula]()
     for length in walked:
@@ -126,9 +125,7 @@ def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], place
         at = at // each if k == len(axes) - 1 else at
         if at == F.of(0):
             continue
-        stride: Formula = F.of(1)
-        for extent in reversed(extents[k + 1 :]):
-            stride = stride * extent
+        stride = math.prod(reversed(extents[k + 1 :]), start=F.of(1))
         wide = f"tl.cast({scope.text(at)}, tl.int64)"
         parts.append(wide if stride == F.of(1) else f"{wide} * {scope.text(stride, F.DIVISOR)}")
     return " + ".join(parts)

@@ -160,14 +160,13 @@ def _decorator(args: tuple[Arg, ...]) -> str:
 
 # ------------------------------------------------------------------------------------------------------------- kernels
 def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
-    plan, lowered, names, tails = file.plan, file.lowered, file.naming.functions, list[tuple[str, str]]()
+    plan, lowered, names = file.plan, file.lowered, file.naming.functions
     found = {f.name: f for path, _ in kernel.roles for f in emit_step(file, plan.step(path))}
     stores_async, called = any(f.stores_async for f in found.values()), [*found]
     fused = (plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused)
     deferred = [step for step in fused if step.deferred]
-    for driver, does in (emit_deferred(file, step) for step in deferred):
-        found |= {driver.name: driver, does.name: does}
-        tails.append((driver.name, does.name))
+    tails = [emit_deferred(file, step) for step in deferred]
+    found |= {f.name: f for pair in tails for f in pair}
     begins, ends = list[Function](), list[Function]()
     if lowered.entry == kernel.name:
         begins.append(emit_epoch_signalled(file) if lowered.by_epoch else emit_begin(file))
@@ -177,9 +176,9 @@ def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
         found, layout = traced_kernel(kernel.name, _trace_roots(file, kernel, deferred), found)
         text.traces.append(layout)
     roots = [names[path] for path, _ in kernel.roles]
-    roles, drivers = [found[n] for n in roots], [found[driver] for driver, _ in tails]
+    roles, drivers = [found[n] for n in roots], [found[driver.name] for driver, _ in tails]
     several = roles if len(roles) > 1 else []
-    behind = (*(found[n] for n in called if n not in roots), *(found[does] for _, does in tails), *drivers)
+    behind = (*(found[n] for n in called if n not in roots), *(found[does.name] for _, does in tails), *drivers)
     for f in (*begins, *ends, *behind, *several):
         text.function(f)
     args: dict[str, Arg] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -309,10 +310,7 @@ class Scope(File):
             if self.plan.layout(tensor).unit_axis == axis:
                 return F.of(1)
             return Sym(self.arg(Arg(f"{tensor}_stride_{axis}", "stride", tensor, axis=axis)))
-        out: Formula = F.of(1)
-        for extent in extents[axis + 1 :]:
-            out = out * extent
-        return out
+        return math.prod(extents[axis + 1 :], start=F.of(1))
 
 
 def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset()) -> Scope:

@@ -174,7 +174,7 @@ def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], l
         leading.append("t")  # the host's tile, for reports
     if host.lowered.by_epoch and "epoch" in named:
         leading.append("epoch")
-    if any(text == f"if {FIRST_SUBTILE}:" for _, text, _ in inner.rows):
+    if FIRST_SUBTILE in named:
         leading.append(FIRST_SUBTILE if step.deferred else f"{FIRST_SUBTILE}: tl.constexpr")
     for names in tiles:
         access.lane_lines(scope.lines, names, named)

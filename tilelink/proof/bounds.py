@@ -31,8 +31,7 @@ def outside(table: Table) -> Iterator[Found]:
             wrong = runs(row.op.test) == 0
             if possible([*runs.taken, wrong]):
                 what = f"`{table.path(row)}` would go past the end: {row.op.what}"
-                why = "a rank reads and stores what there is in a memory, and no further"
-                yield Found(what, "", (row,), (Moment.first(table, row, [wrong]),), why=why, hint=_PAST)
+                yield Found(what, "", (row,), (Moment.first(table, row, [wrong]),), hint=_PAST)
         elif isinstance(row.op, Read | Write):
             yield from _of(table, runs, row.op, extents[row.op.buffer])
         elif isinstance(row.op, Await):
