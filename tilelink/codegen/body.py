@@ -95,12 +95,8 @@ def _bound(scope: Scope, op: Bounds) -> str:
         along = view[op.axis or 0]
         return access.whole(scope, along.dim, extent(tensor, along, scope.step.axis)).at
     assert op.var is not None
-    if op.what == "segment":
-        return scope.segments[op.var]
     tile = scope.tiles[op.var]
-    if op.what == "range":
-        return tile.at
-    return tile.begin if op.what == "begin" else tile.end
+    return {"segment": tile.segment, "range": tile.at, "begin": tile.begin, "end": tile.end}[op.what]
 
 
 def _check(scope: Scope, op: P.Check) -> None:

@@ -93,7 +93,7 @@ def open_tiles(scope: Scope) -> dict[str, TileNames]:
         if fixed:
             names.begin, names.end = scope.text(begin), scope.text(end)
         if g.table is not None:
-            scope.segments[var] = scope.names.fresh(f"{label}_segment")
+            names.segment = scope.names.fresh(f"{label}_segment")
     return dict(scope.tiles)
 
 
@@ -119,7 +119,7 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames], body: Lines) -> Lines:
     for var, begin, end in scope.part.tiles:
         names, index = tiles[var], _index(begin)
         if names.grid.table is not None and index is not None:
-            _tile_of_segment(scope, lines, index, names, var)
+            _tile_of_segment(scope, lines, index, names)
         elif index is not None and not names.grid.unit:
             lines.add(f"{names.begin} = {scope.text(begin)}")
             if named & {names.end, names.inside}:
@@ -164,11 +164,11 @@ def _segments(scope: Scope) -> Lines:
     return lines
 
 
-def _tile_of_segment(scope: Scope, lines: Lines, index: str, names: TileNames, var: str) -> None:
+def _tile_of_segment(scope: Scope, lines: Lines, index: str, names: TileNames) -> None:
     g = names.grid
     assert g.table is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
-    name, segment = g.var or g.dim, scope.segments[var]
+    name, segment = g.var or g.dim, names.segment
     if each := across(scope.step.order_said):  # tiles of other segments come between a segment's
         piece = scope.names.fresh(f"{name}_piece")
         lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, {index}, {each})")

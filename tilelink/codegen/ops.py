@@ -119,7 +119,7 @@ def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:
         if isinstance(entry, Gather) and f".{entry.expr.text}.low" in used:
             # The least and the greatest of a vector's elements, as 32 bits: tables may have 64.
             assert inside is not None
-            meant, at = scope.text(inside), vector(scope, entry)
+            meant, at = scope.text(inside), name(scope, "index", entry.expr.named, scope.loc)
             low, high = scope.names.fresh("low"), scope.names.fresh("high")
             scope.lines.add(f"{high} = tl.cast(tl.max(tl.where({meant}, {at}, -1), 0), tl.int32)", scope.loc)
             least = f"tl.min(tl.where({meant}, {at}, tl.maximum({high}, 0)), 0)"
@@ -138,11 +138,6 @@ def elements(scope: Scope, op: Wait | Notify) -> tuple[Formula | None, tuple[Op,
     if isinstance(body[0], If) and body[0].test is not None and vectors & {*F.parts(body[0].test)}:
         return body[0].test, body[0].body
     return None, body
-
-
-def vector(scope: Scope, entry: Gather) -> str:
-    """A vector of positions, by name."""
-    return name(scope, "index", entry.expr.named, scope.loc)
 
 
 def _name_inside(scope: Scope, entry: At, body: tuple[Op, ...]) -> None:

@@ -97,6 +97,8 @@ class TileNames:
     pairs: str = ""
     pairs_inside: str = ""
     pairs_end: str = ""
+    segment: str = ""
+    """Of a run-time split: which part of it the tile is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +126,12 @@ class Scope(File):
     """What is known while one function of a file is being emitted.
 
     `renamed`: names of the program that something else has here; `replaced`: names that stand for a bound, with its text;
-    `inside`: those of them that are in range wherever they index; `segments`: of the tiles of a run-time split; `limits`:
-    by mask and `start` or `stop`, those of a loop's masks that were named before it; `known`: what formulas of the lowered plan
-    are called here.
+    `inside`: those of them that are in range wherever they index; `limits`: by mask and `start` or `stop`, those of a loop's
+    masks that were named before it; `known`: what formulas of the lowered plan are called here.
     """
 
     step: StepPlan
     renamed: dict[str, str] = field(default_factory=dict[str, str])
-    segments: dict[str, str] = field(default_factory=dict[str, str])
     inside: set[str] = field(default_factory=set[str])
     args: dict[str, Arg] = field(default_factory=dict[str, Arg])
     tiles: dict[str, TileNames] = field(default_factory=dict[str, TileNames])

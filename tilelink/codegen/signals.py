@@ -300,7 +300,8 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     run, most = span.run, max(scope.on_ranks(span.flags.count))
     if run is None or most > BITS or f".{entry.expr.text}.low" not in F.symbols(run[0]):
         return False
-    vector, inside, count = ops.vector(scope, entry), scope.text(test), power_of_two(most)
+    vector = ops.name(scope, "index", entry.expr.named, scope.loc)
+    inside, count = scope.text(test), power_of_two(most)
     wanted, missing, flag = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
     seen = scope.carried(f"{span.flags.name}_seen", "0")
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))
