@@ -14,7 +14,7 @@ from tilelink.errors import Note
 from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import deeper, within
-from tilelink.proof.counts import Sent, awaited_of
+from tilelink.proof.counts import Sent
 from tilelink.proof.coverage import accesses
 from tilelink.proof.order import awaits_before
 from tilelink.proof.runs import Beside, Found, Moment, Runs, picked, possible, projected, unsettled
@@ -116,7 +116,11 @@ def heard(table: Table) -> Array:
 def hearing(table: Table, flags: str, by: Sequence[Row] | None = None) -> Array:
     """The same by one kind of flags, if they are named by these signals. What data decides may not happen."""
     width, found = table.width(flags), np.eye(table.ranks, dtype=np.bool_)
-    awaited = awaited_of(table, flags) > 0
+    awaited = np.zeros((table.ranks, width), dtype=np.bool_)
+    for row in table.rows:
+        if isinstance(row.op, Await) and row.op.flags == flags and row.tells and not row.by_data:
+            wait = Sent.of(table, row)
+            awaited[tuple(picked([*wait.taken, *wait.inside(table, width)], wait.on, wait.flag))] = True
     for row in (table.rows if by is None else by) if awaited.any() else ():
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
             sent = Sent.of(table, row)
@@ -170,14 +174,15 @@ def _begun(table: Table, runs: Runs, whose: Array) -> Iterator[list[Array]]:
             mine, other = (deeper(x, beside.depth) for x in (runs.values["rank"], whose))
             index = beside(h.op.index)
             known = [(index >= 0) & (index < width), *beside.conditions]
-            known.append(np.isin((mine * width + index) * table.ranks + other, _sources(table, h.op.flags)))
+            sources, keys = _sources(table, h.op.flags), (mine * width + index) * table.ranks + other
+            known.append(sources.take(np.searchsorted(sources, keys), mode="clip") == keys)
             known = projected(known, {*range(len(runs.shape))})
             yield [c.reshape(c.shape[: len(runs.shape)]) for c in known]
 
 
 def _sources(table: Table, flags: str) -> Array:
-    """Keys (rank, flag, who signals it)."""
-    width, keys = table.width(flags), [np.zeros(0, dtype=np.int64)]
+    """Sorted keys (rank, flag, who signals it), behind a first that is none."""
+    width, keys = table.width(flags), [np.full(1, -1, dtype=np.int64)]
     for row in table.rows:
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
             sent = Sent.of(table, row)

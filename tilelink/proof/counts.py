@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -52,7 +52,7 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     if flags.style == "doorbell" or flags.rings is not None:
         yield from _rung(table, flags, made, rows)
     if flags.arrivals is None:
-        awaited = awaited_of(table, flags.name)
+        awaited = _awaited(table, width, rows)
         if (made > 1).any():
             yield _at(table, "is signalled twice, and set by each signal", flags, made > 1, rows)
         if ((awaited > 0) & (made == 0)).any():
@@ -83,7 +83,7 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
     if not waits:
         return
     rung = made > 0 if flags.rings is None else (made > 0) & (table.by_flag(flags, flags.rings) != 0)
-    awaited = awaited_of(table, flags.name, waits)
+    awaited = _awaited(table, made.shape[1], waits)
     if (awaited > 1).any():
         awaited = _tiles_awaiting(table, made.shape[1], waits)
     if not (wrong := awaited != rung).any():
@@ -146,12 +146,11 @@ def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
             )
 
 
-def awaited_of(table: Table, flags: str, waits: Sequence[Row] | None = None) -> Array:
-    """(rank, flag): how often each is awaited in its own call, by all or by some awaits, as far as no data decides it."""
-    width = table.width(flags)
+def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
+    """How often each flag is awaited in its own call, as far as no data decides it."""
     out = np.zeros((table.ranks, width), dtype=np.int64)
-    for row in table.rows if waits is None else waits:
-        if isinstance(row.op, Await) and row.op.flags == flags and row.tells and not row.by_data and width:
+    for row in rows:
+        if isinstance(row.op, Await) and not row.by_data and not row.op.back:
             out += Sent.of(table, row).often(table, width)
     return out
 
