@@ -37,17 +37,21 @@ COLOR = re.compile(r"\x1b\[[\d;]*m")
 
 
 def assets(folder: Path) -> None:
-    """A tokenizer of words, and texts in which each word follows from the one before, but for one in eight."""
+    """A tokenizer of words, and texts in which each word follows from the one before, but for one in eight. Each has a folder: a
+    data set is all that lies in its own."""
+    tokens, texts = folder / "tokenizer", folder / "texts"
+    tokens.mkdir()
+    texts.mkdir()
     words = [f"w{n}" for n in range(4096)]
     vocabulary = {word: n for n, word in enumerate(["<s>", "</s>", *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, "<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.add_special_tokens(["<s>", "</s>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(tokens / "tokenizer.json"))
     named = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "add_eos_token": True}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    (tokens / "tokenizer_config.json").write_text(json.dumps(named))
     drawing = random.Random(0)
-    with (folder / "data.json").open("w") as file:
+    with (texts / "data.json").open("w") as file:
         for _ in range(2000):
             at, text = drawing.randrange(4096), list[str]()
             for _ in range(1000):
@@ -59,8 +63,8 @@ def assets(folder: Path) -> None:
 def job(contender: str, folder: Path, gpus: int, positions: int, layers: int, steps: int) -> Row:
     """Run one. `error`: the end of what it printed, if it failed."""
     options = {
-        "model.name": "llama3", "model.flavor": "8B, some layers", "model.hf_assets_path": folder, "job.dump_folder": folder,
-        "training.dataset": "c4_test", "training.dataset_path": folder, "training.dtype": "bfloat16", "training.steps": steps,
+        "model.name": "llama3", "model.flavor": "8B, some layers", "model.hf_assets_path": folder / "tokenizer", "job.dump_folder": folder,
+        "training.dataset": "c4_test", "training.dataset_path": folder / "texts", "training.dtype": "bfloat16", "training.steps": steps,
         "training.local_batch_size": 1, "training.seq_len": positions, "optimizer.lr": 3e-5, "lr_scheduler.warmup_steps": 5,
         "parallelism.tensor_parallel_degree": gpus, "activation_checkpoint.mode": "none", "metrics.log_freq": 1, "debug.seed": 0,
         "experimental.custom_import": "benchmarks.gpu.titan_job",
