@@ -63,8 +63,9 @@ def assets(folder: Path) -> None:
 def job(contender: str, folder: Path, gpus: int, positions: int, layers: int, steps: int) -> Row:
     """Run one. `error`: the end of what it printed, if it failed."""
     options = {
-        "model.name": "llama3", "model.flavor": "8B, some layers", "model.hf_assets_path": folder / "tokenizer", "job.dump_folder": folder,
-        "training.dataset": "c4_test", "training.dataset_path": folder / "texts", "training.dtype": "bfloat16", "training.steps": steps,
+        "model.name": "llama3", "model.flavor": "8B, some layers", "model.hf_assets_path": folder / "tokenizer",
+        "job.dump_folder": folder, "training.dataset": "c4_test", "training.dataset_path": folder / "texts",
+        "training.dtype": "bfloat16", "training.steps": steps,
         "training.local_batch_size": 1, "training.seq_len": positions, "optimizer.lr": 3e-5, "lr_scheduler.warmup_steps": 5,
         "parallelism.tensor_parallel_degree": gpus, "activation_checkpoint.mode": "none", "metrics.log_freq": 1, "debug.seed": 0,
         "experimental.custom_import": "benchmarks.gpu.titan_job",

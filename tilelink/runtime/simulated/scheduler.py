@@ -50,6 +50,9 @@ class Turns:
     """Those who can run, and who of them does: anybody, by chance, and only while there is nobody else agents of the rank
     `straggler`. As text, the policy."""
 
+    seed = 0
+    straggler: int | None = None
+
     def __init__(self, seed: int, straggler: int | None = None) -> None:
         self.seed = seed
         self.straggler = straggler
