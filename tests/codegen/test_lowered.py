@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from tests.mapping.plans import plan_of
-from tilelink import sms
+from tests.mapping.plans import emitted, plan_of
+from tilelink import operator, sms
 from tilelink.codegen import emit
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import Await, Copy, If, Lowered, Op, Part, Signal, mapped, walk
 from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm
+from tilelink.ops.programs import gather, keep
 
 PLAN = plan_of(
     ag_gemm, 3, {"M": 48, "K": 32, "N": 64}, gather=sms(2, M=16, order="ring", push=False), matmul=sms(M=16, N=16)
 )
+
+
+@operator("M/R pe -> M pe")
+def gathered(x: Any) -> Any:
+    return keep(gather(x))
 
 
 def text_with(path: str, change: Callable[[Part], Part]) -> str:
@@ -67,3 +75,8 @@ def test_where_a_load_begins() -> None:
         return mapped(op, lambda f: f + 3 if f == F.Sym("n.begin") else f)
 
     assert "n_begin + 3" in text_with("matmul", lambda p: everywhere(p, moved))
+
+
+def test_a_size_that_is_called_as_the_ranks_of_a_push_are() -> None:
+    plan = plan_of(gathered, 3, {"M": 48, "pe": 40}, gather=sms(2, M=16, push=True), keep=sms(M=16))
+    assert not re.search(r"\* pe_\d*\b", emitted(plan).text)

@@ -112,7 +112,7 @@ class Frame:
     def unique(self, name: str) -> str:
         """A name of a loop's variable, which means nothing else there, as a size of the same name does, or the position `t`."""
         found, order = self.prefixed(name), (self.host or self.step).order
-        taken = set[str]() if self.by_name else {"t", *self.plan.env(0), *(n for n, _ in order)}
+        taken = {"t", *self.plan.env(0), *(n for n, _ in order)}
         while found in taken:
             found += "_"
         return found
