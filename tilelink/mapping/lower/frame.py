@@ -301,8 +301,6 @@ class Frame:
         tests, by_data = lanes.mask(mask, loc)
         for k, (v, e) in enumerate(index):
             found = lanes.along(self.interval(param, v, e), e, sum(not isinstance(e, At) for _, e in index[k:]))
-            if self.by_name and isinstance(e, Gather):
-                found = Interval(self.named(e.expr), self.named(e.expr) + 1)
             if v.axis is None or tensor.axes[v.axis].own_slice:
                 if not isinstance(e, Whole) and not found.by_data and found.begin != at:
                     checks.append(Check(F.binary("==", found.begin, at), f"another rank's slice of `{param}`", loc))
@@ -409,16 +407,18 @@ class Lanes:
         found = self._asked(mask.only_if, 1) if found is None else found
         return [] if found is None else [F.truth(found)], by_data
 
-    def one(self, entry: IndexEntry) -> Formula | None:
+    def one(self, entry: Gather, back: int) -> Formula | None:
         """An element of a vector of positions."""
-        return self._asked(entry.expr.formula, 1) if isinstance(entry, Gather) else None
+        if self.frame.by_name:
+            return self.frame.named(entry.expr)
+        return self._asked(entry.expr.formula, back) if back <= AXES else None
 
     def along(self, tile: Interval, entry: IndexEntry, back: int) -> Interval:
         """The positions of the access along an axis of the block, of one element where elements are told apart."""
-        if isinstance(entry, Gather) and not self.frame.by_name:
-            at = self._asked(entry.expr.formula, back) if back <= AXES else None
+        if isinstance(entry, Gather):
+            at = self.one(entry, back)
             return tile if at is None else Interval(at, at + 1)
-        if isinstance(entry, At | Gather) or back not in self.lengths or tile.by_data:
+        if isinstance(entry, At) or back not in self.lengths or tile.by_data:
             return tile
         at = tile.begin + Sym(self.var(back))
         self.lengths[back] = F.minimum(self.lengths[back], tile.end - tile.begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -114,19 +115,18 @@ def _each(
         var = f"{channel.tensor}_c{k}"
         entry = next(((v, e) for v, e in index if v.axis == axis.axis), None)
         lanes = Lanes(frame, var)
-        at = lanes.one(entry[1]) if entry is not None and not frame.by_name else None
+        at = lanes.one(entry[1], 1) if entry is not None and isinstance(entry[1], Gather) else None
         if entry is not None and at is not None:
-            loops.append((lanes.var(1), lanes.lengths[1], None))
-            low, high = frame.there(op.param, entry[0], frame.step.rank if axis.kind == "part" else None)
-            tests += [F.binary("<=", low, at), F.binary("<", at, high)]
-            indices.append(axis.index(axis.first(local=entry[0].local) + at))
-            continue
-        first, count, by_data = _along(frame, axis, op, index, source, whose)
-        if frame.by_name and entry is not None and isinstance(entry[1], Gather):
             # Past an edge of a vector of positions there are no flags.
             low, high = frame.there(op.param, entry[0], frame.step.rank if axis.kind == "part" else None)
-            position = frame.named(entry[1].expr)
-            elements.append(F.binary("and", F.binary(">=", position, low), F.binary("<", position, high)))
+            if frame.by_name:
+                elements.append(F.binary("and", F.binary(">=", at, low), F.binary("<", at, high)))
+            else:
+                loops.append((lanes.var(1), lanes.lengths[1], None))
+                tests += [F.binary("<=", low, at), F.binary("<", at, high)]
+                indices.append(axis.index(axis.first(local=entry[0].local) + at))
+                continue
+        first, count, by_data = _along(frame, axis, op, index, source, whose)
         if entry is not None and isinstance(op, Wait) and not frame.by_name:
             at = frame.interval(op.param, *entry)
             empty = isinstance(entry[1], At) or at.by_data is not None
@@ -152,14 +152,12 @@ def _along(
     found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
     # Flags past the end of a part that ends early stand for nothing, and data does not ask for them.
     filled = axis.filled if whose is None else frame.on(axis.filled, whose)
-    if found is not None and isinstance(found[1], Gather) and not frame.by_name:
-        return F.of(0), filled, Data(f"the index `{found[1].expr}`", op.loc, index=True)
     if found is None or isinstance(found[1], Whole):
         return F.of(0), filled, None
     view, entry = found
     at = frame.interval(op.param, view, entry)
     if at.by_data:
-        return F.of(0), filled, at.by_data
+        return F.of(0), filled, replace(at.by_data, loc=at.by_data.loc or op.loc)
     begin, last = at.begin, at.end - 1
     if isinstance(entry, Gather):
         last = F.maximum(last, 0)
