@@ -37,7 +37,7 @@ def _name_peer(scope: Scope) -> None:
     copy = next(o for o in walk(scope.part.body) if isinstance(o, Copy | Write))
     ends = (("source", copy.source), ("owner", copy.target)) if isinstance(copy, Copy) else (("owner", copy),)
     for wish, end in ends:
-        if end.rank != scope.step.rank and not any(n.startswith("@") for n in F.symbols(end.rank)):
+        if end.rank != scope.step.rank:
             ops.name(scope, wish, end.rank, None)
 
 

@@ -83,7 +83,7 @@ def _loc(body: tuple[Op, ...]) -> Loc | None:
 
 def named(scope: Scope, variable: str) -> str:
     """A name for a variable of the lowered plan, from here on."""
-    name = scope.names.fresh(variable.removeprefix("@"))
+    name = scope.names.fresh(variable)
     scope.known[Sym(variable)] = Sym(name)
     return name
 

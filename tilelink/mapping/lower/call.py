@@ -18,8 +18,8 @@ from tilelink.ir.schedule import HOST, WORKERS, Engine
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.ir.verdict import REPORT
 from tilelink.mapping.lower.copies import Tables, copied, stream_loop
-from tilelink.mapping.lower.frame import RANK, Frame, Interval, segments, under
-from tilelink.mapping.lower.programs import called, op_of, ops_of, store
+from tilelink.mapping.lower.frame import RANK, Frame, segments, under
+from tilelink.mapping.lower.programs import called, op_of, ops_of
 from tilelink.mapping.lower.signals import flags_of
 
 RANKS = ranks_along()
@@ -185,17 +185,10 @@ def _part(plan: Plan, step: StepPlan) -> Part:
     said: list[tuple[P.Op, tuple[Op, ...]]] = []
     for op in P.walk(body):
         if isinstance(op, P.Tiles):
-            grid, begin = step.loop(op), Sym(f"{op.var}.begin")
-            if step.step.binding(op.param).view[op.axis].unit:
-                frame.tiles[op.var] = Interval(begin, begin + 1, grid=grid)
-            elif op.limited:
-                frame.tiles[op.var] = Interval(begin, Sym(f"{op.var}.end"), grid=grid.free)
-            else:
-                frame.tiles[op.var] = frame.tile(grid, F.of(0), op.var, [])
-        elif isinstance(op, P.Wait | P.Notify):
+            grid = step.loop(op)
+            frame.tiles[op.var] = frame.tile(grid.free if op.limited else grid, F.of(0), op.var, [])
+        elif isinstance(op, P.Wait | P.Notify | P.Store):
             said.append((op, op_of(frame, op)))
-        elif isinstance(op, P.Store):
-            said.append((op, store(frame, op)))
         elif isinstance(op, P.Load):
             said.append((op, frame.access(L.Read, op.param, frame.index(op.param, op.index), step.rank, op.loc)))
     asked = [op for op in P.walk(body) if isinstance(op, P.Holder)]

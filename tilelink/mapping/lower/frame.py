@@ -74,8 +74,6 @@ class Frame:
         for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
             at = a if host is None else step.host_axes[a]
             name = str(a) if step.copies else g.var
-            if self.by_name and name is None:
-                continue
             called = (name if self.by_name else g.var) or g.dim
             found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.prefixed(called), self.lets)
             if host is not None and at is not None and at == step.own_axis:
@@ -152,7 +150,7 @@ class Frame:
 
     def at(self, e: At) -> Formula | None:
         """The position that a scalar entry names."""
-        if e.ring is not None and not self.by_name and e.ring[0] in self.names:
+        if e.ring is not None and e.ring[0] in self.names:
             return around(F.of(self.names[e.ring[0]]), e.ring[1], self.step.ranks)
         return self.value(e.expr)
 

@@ -35,7 +35,7 @@ def op_of(frame: Frame, op: P.Op) -> tuple[Op, ...]:
     if isinstance(op, P.Load):
         return _load(frame, op)
     if isinstance(op, P.Store):
-        return store(frame, op)
+        return _store(frame, op)
     if isinstance(op, P.Let):
         return (Compute(op.value.text, op.loc),) if "tl.dot" in op.value.text else ()
     if isinstance(op, P.Bounds):
@@ -132,7 +132,7 @@ def _load(frame: Frame, op: P.Load) -> tuple[Op, ...]:
     return (*unless([test], read), *under([test], mine))
 
 
-def store(frame: Frame, op: P.Store) -> tuple[Op, ...]:
+def _store(frame: Frame, op: P.Store) -> tuple[Op, ...]:
     index = frame.index(op.param, op.index)
     to = frame.step.rank if op.to == "own" else frame.owner(op.param, index)
     if to is not None:
