@@ -118,7 +118,7 @@ def raising(plan: Plan, channel: Channel) -> tuple[Formula, ...]:
     on = [(plan.step(s.path), s.op) for s in plan.signals if s.channel == channel.tensor]
     waits = [(s, op) for s, op in on if isinstance(op, Wait)]
     matches = tuple(Match(*w, s, op) for w in waits for s, op in on if isinstance(op, Notify))
-    arrivals = Arrivals(Matching(plan.wiring, plan.wiring.tensor(channel.tensor), matches), channel.axes)
+    arrivals = Arrivals(Matching(plan, plan.wiring.tensor(channel.tensor), matches), channel.axes)
     return tuple(dict.fromkeys(source for m in arrivals.found.told for source in arrivals.sources(m)[:1]))
 
 

@@ -4,7 +4,6 @@ share one, how often each is signalled in a call, and by whom."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
@@ -12,7 +11,6 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import Channel, ChannelAxis, GridAxis
 from tilelink.ir.plan import KernelPlan, Plan, Signal, StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Tiles, Wait, walk
-from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import indexed
 from tilelink.mapping.arrivals import Arrivals
@@ -35,9 +33,8 @@ def matched(plan: Plan) -> tuple[tuple[Signal, ...], tuple[Channel, ...]]:
             signals.append(signal)
             if signal.channel is not None:
                 matches.setdefault(signal.channel, []).extend(served)
-    found = {name: Matching(wiring, wiring.tensor(name), tuple(each)) for name, each in sorted(matches.items())}
-    least = plan.env(plan.topology.ranks - 1)  # parts get no longer with the rank's coordinates
-    channels = {name: channel_of(each, plan.schedule, least) for name, each in found.items()}
+    found = {name: Matching(plan, wiring.tensor(name), tuple(each)) for name, each in sorted(matches.items())}
+    channels = {name: channel_of(each) for name, each in found.items()}
     for s, op in notifies:
         matching = found.get(s.step.binding(op.param).tensor)
         heard = [m for m in matching.matches if m.producer.path == s.path and m.notify == op] if matching else []
@@ -111,11 +108,8 @@ def _addressee(found: Matching, s: StepPlan, op: Notify, heard: list[Match], cha
 
 
 # ------------------------------------------------------------------------------------------------------------------- flags
-def channel_of(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) -> Channel:
+def channel_of(found: Matching) -> Channel:
     """The flags of a tensor, for all waits that use them and all notifies that signal them.
-
-    Args:
-        least: sizes, on the rank that has least.
 
     Raises:
         TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 flags that copy engines bind,
@@ -123,15 +117,12 @@ def channel_of(found: Matching, schedule: Schedule, least: Mapping[str, F.Number
     """
     tensor, pulled, remote = found.tensor, found.pulled, found.remote
     adds = _adds(found)
-    if tensor.name in dict(schedule.channels):
+    if found.wanted:
         _check_unbound(found)
-    joined = _joined(found, schedule)
+    joined = _joined(found)
     along = _along(found)
-    axes = tuple(
-        axis
-        for a in range(len(tensor.axes))
-        if (axis := _flags_along(found, a, schedule, along=along, least=least)) is not None
-    )
+    every = (_flags_along(found, a, along) for a in range(len(tensor.axes)))
+    axes = tuple(axis for axis in every if axis is not None)
     # Whether the flags of a pulled tensor tell the ranks' parts apart.
     by_part = any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
     _check_makers(found, by_part=by_part)
@@ -144,7 +135,7 @@ def channel_of(found: Matching, schedule: Schedule, least: Mapping[str, F.Number
     hearing = [not m.consumer.engine.compares and not m.consumer.by_panels for m in found.matches]
     # Doorbells are rung for what the streams wait for which hear of them, if all of them wait for the same; else all are.
     streams = {m.consumer.path: m for m in found.matches if not m.consumer.engine.compares}
-    heard = set[Formula | None]() if remote else {_heard(found, axes, m, least) for m in streams.values()}
+    heard = set[Formula | None]() if remote else {_heard(found, axes, m) for m in streams.values()}
     rings = heard.pop() if len(heard) == 1 else None
     scope = "sys" if remote or not adds else "gpu"
     counted = all(hearing) and scope == "gpu" and joined is None
@@ -164,11 +155,9 @@ def channel_of(found: Matching, schedule: Schedule, least: Mapping[str, F.Number
 
 
 # ---------------------------------------------------------------------------------------- which positions share a flag
-def _flags_along(
-    found: Matching, a: int, schedule: Schedule, *, along: str, least: Mapping[str, F.Number]
-) -> ChannelAxis | None:
+def _flags_along(found: Matching, a: int, along: str) -> ChannelAxis | None:
     """The flags along axis `a` of the tensor; None where one flag serves the whole axis. `along`: the axis of ranks along
-    which they are signalled. `least`: sizes, on the rank that has least."""
+    which they are signalled."""
     axis, matches = found.tensor.axes[a], found.matches
     over = axis.over or along
     if axis.own_slice:
@@ -184,7 +173,7 @@ def _flags_along(
     whole = [g for g in grids if g.tile is None and g.kind == "plain"]
     # One flag does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody is to wait for one.
     set_ = streams and axis.over is not None
-    if whole and not (set_ and any(F.evaluate(g.count, least) == 0 for g in whole)):
+    if whole and not (set_ and any(F.evaluate(g.count, found.least) == 0 for g in whole)):
         return None
     by_table = any(g.kind == "table" for g in grids)
     # A copy engine sets a flag behind each tile, and how many tiles an owner map gives to a rank is no formula.
@@ -197,7 +186,7 @@ def _flags_along(
         return ChannelAxis(a, "unit", axis.size, 1, over)
     if by_table or not grids:
         return None  # the last of all tiles of a run-time split notifies
-    span = _span(found, a, grids, schedule)
+    span = _span(found, a, grids)
     if axis.over is not None:
         # The flags of pulled parts lie with every waiter; those of pushed parts with the part's holder.
         return ChannelAxis(a, "cut" if away else "part", axis.size, span, over)
@@ -212,7 +201,7 @@ def _flags_along(
     return ChannelAxis(a, "cut" if ends else "plain", axis.size, span, ends[0].over if ends else over)
 
 
-def _span(found: Matching, a: int, grids: list[GridAxis], schedule: Schedule) -> int | None:
+def _span(found: Matching, a: int, grids: list[GridAxis]) -> int | None:
     """Elements per flag; None: the whole part.
 
     A copy engine sets one flag per copy, and before a copy waits for one doorbell: its own tiles are the flags, whatever
@@ -233,23 +222,20 @@ def _span(found: Matching, a: int, grids: list[GridAxis], schedule: Schedule) ->
             )
         if bound:
             return bound.pop()
-    tiles = {g.tile for g in grids} | hearing
-    wanted = dict(schedule.channels).get(found.tensor.name)
-    if wanted is not None:
-        tiles.add(wanted)
+    tiles = {g.tile for g in grids} | hearing | {found.wanted}
     return None if None in tiles else max(t for t in tiles if t is not None)
 
 
 # ------------------------------------------------------------------------------------------------------------ doorbells
-def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match, least: Mapping[str, F.Number]) -> Formula | None:
+def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match) -> Formula | None:
     """The flags that a stream waits for: none on ranks where it has no tiles along another axis, and of other ranks' parts alone,
     if it moves by parts and leaves its own out."""
     s, named = m.consumer, [m.waited(c.axis) for c in axes if c.axis is not None]
     others = [g for g in s.grid if g not in named and g.kind != "table"]
     counts = [g.count for g in others if g.size not in [made.size for made in m.producer.grid]]
-    tests = [F.binary("!=", n, 0) for n in counts if F.evaluate(n, least) == 0]
+    tests = [F.binary("!=", n, 0) for n in counts if F.evaluate(n, found.least) == 0]
     if s.skip_own and s.step.moved_to is not None:
-        axes_of = found.wiring.tensor(s.step.moved_to).axes
+        axes_of = found.plan.wiring.tensor(s.step.moved_to).axes
         parts = {v.axis for v, w in s.step.moved_axes if w.axis is not None and axes_of[w.axis].over == s.axis}
         ends = [k for k, c in enumerate(axes) if c.kind == "cut" and c.axis in parts and c.over == s.axis]
         tests += [F.binary("!=", Sym(f"c{k}") // axes[k].per, axes[k].rank) for k in ends[:1]]
@@ -311,7 +297,7 @@ def _check_makers(found: Matching, *, by_part: bool) -> None:
                 hint=f"let `{m.consumer.path}` push (push=True): it then waits on its own rank for what it sends on"
                 + (
                     ", and another program stores the result"
-                    if m.consumer.step.moved_to in found.wiring.results
+                    if m.consumer.step.moved_to in found.plan.wiring.results
                     else ""
                 ),
                 notes=(Note(f"`{m.producer.path}`", m.producer.step.loc),),
@@ -340,7 +326,7 @@ def _check_unbound(found: Matching) -> None:
         )
 
 
-def _joined(found: Matching, schedule: Schedule) -> str | None:
+def _joined(found: Matching) -> str | None:
     """The table whose split the notifies are tiles of; its tiles are counted on the rank that makes them."""
     told, name = found.told, found.tensor.name
     tables = {g.table for m in told for g in m.producer.grid if g.kind == "table"}
@@ -352,7 +338,7 @@ def _joined(found: Matching, schedule: Schedule) -> str | None:
         (streams, f"a copy engine cannot count them (`{', '.join(streams[:1])}`)"),
         (len(told) > 1, "they are counted by one notify, and there are several"),
         (told[0].producer.into is not None, f"`{told[0].producer.path}` runs inside another step"),
-        (name in dict(schedule.channels), "all of them share a flag, whatever `channels` says"),
+        (found.wanted > 0, "all of them share a flag, whatever `channels` says"),
     )
     why = next((text for wrong, text in reasons if wrong), None)
     if why is not None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import StepPlan
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Gather, Holder, IndexEntry, Notify, OfTile, Store, Wait, Whole, walk
-from tilelink.ir.wiring import TensorDecl, Wiring, entry_on, indexed
+from tilelink.ir.wiring import TensorDecl, entry_on, indexed
 from tilelink.mapping.libraries import RUN, axis_of, tiled
 
 
@@ -86,9 +87,19 @@ def _cuts(grid: GridAxis) -> bool:
 class Matching:
     """All waits for a tensor with the notifies that serve them."""
 
-    wiring: Wiring
+    plan: Plan
     tensor: TensorDecl
     matches: tuple[Match, ...]
+
+    @property
+    def wanted(self) -> int:
+        """Elements per flag that the schedule asks for; 0: it does not say."""
+        return dict(self.plan.schedule.channels).get(self.tensor.name, 0)
+
+    @cached_property
+    def least(self) -> dict[str, F.Number]:
+        """Sizes, on the rank that has least: parts get no longer with the rank's coordinates."""
+        return self.plan.env(self.plan.topology.ranks - 1)
 
     @cached_property
     def told(self) -> list[Match]:
@@ -114,7 +125,7 @@ class Matching:
     def owned(self, s: StepPlan, grid: GridAxis) -> tuple[TensorDecl, int] | None:
         """The tensor whose owner map says which rank runs a tile of `grid`, and the map's axis; None: no map does."""
         binding = s.step.binding(s.domain)
-        tensor = self.wiring.tensor(binding.tensor)
+        tensor = self.plan.wiring.tensor(binding.tensor)
         found = (v.axis for v, g in zip(binding.view, s.grid, strict=True) if g is grid)
         axis = next((a for a in found if a is not None and a == tensor.owned), None)
         return None if axis is None or not s.own_rows else (tensor, axis)
