@@ -329,13 +329,13 @@ def other_doorbells(rng: random.Random, plan: Plan) -> Plan | None:
 
 
 def brought_along(rng: random.Random, plan: Plan) -> Plan | None:
-    """A part that is read in place: by one reader less, by another tile or along another axis, or in a step that may not."""
+    """A part that is read in place: by one reader less, by a tile of another axis, or in a step that may not."""
     s = _one(rng, tuple(s for s in plan.steps if s.in_place))
     if s is None:
         return None
     own = s.in_place[0]
     others = [g.var for g in s.grid if g.var not in (None, own.var)]
-    ways = [(), (replace(own, axis=1 - own.axis),), *((replace(own, var=var),) for var in others)]
+    ways = [(), *((replace(own, var=var),) for var in others)]
     changed = replace(plan, steps=_swapped(plan.steps, s, replace(s, in_place=rng.choice(ways))))
     if all(not s.in_place for s in changed.steps):
         return None  # nothing is read in place, and all of it is moved: that is right

@@ -27,7 +27,7 @@ SIZES = {"M": 12, "K": 4, "N": 6}
 PLANS = {
     "order in a tile": ("ag_gemm copy engine push", "late_signal", 1),
     "structure": ("ag_gemm pull", "entered_elsewhere", 3),
-    "local shards": ("ag_gemm library", "brought_along", 1),
+    "local shards": ("ag_gemm library", "smaller_buffer", 1),
     "residency": ("ag_gemm copy engine pull", "more_workers", 3),
 }
 """A form, how it is spoilt, and on how many ranks."""

@@ -186,7 +186,7 @@ def _term(
     if isinstance(e, (OfTile, Whole)):
         tile, place = _tile(scope, tensor, v, e), scope.places.get(tensor.name)
         at, mask = tile.at, mask_of(tile)
-        if place is not None and place.axis == v.axis:
+        if place is not None and v.axis == 0:
             return Term(f"({at} - {place.first})", block, mask, stride)
         begin = scope.here(first)
         moved = tile.begin in F.symbols(begin)

@@ -269,7 +269,7 @@ def _coordinate(scope: Scope, tensor: TensorDecl, entry: tuple[ViewAxis, IndexEn
     """Where the access begins along an axis of the memory. What lies outside the axis stays there."""
     (v, e), known = entry, dict(scope.known)
     place = scope.places.get(tensor.name)
-    if isinstance(e, OfTile) and place is not None and place.axis == v.axis:
+    if isinstance(e, OfTile) and place is not None and v.axis == 0:
         return f"{scope.tiles[e.var].begin} - {place.first}"
     if isinstance(e, At):
         at = access.named(scope, e)

@@ -103,11 +103,10 @@ class TileNames:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor's tile lies: `name` of a pointer or, with `tma`, a descriptor; positions on `axis` from `first` on."""
+    """Where a tensor's tile lies: `name` of a pointer or, with `tma`, a descriptor; its first axis is from `first` on."""
 
     name: str
     first: str
-    axis: int
     tma: bool
 
 

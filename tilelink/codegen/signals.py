@@ -333,12 +333,12 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
     place, first = scope.names.fresh(f"{own.tensor}_place"), scope.names.fresh(f"{own.tensor}_first")
     for test_of, name, begin in (
         (f"if {away}:", names[0], "0"),
-        ("else:", names[1], scope.text(scope.step.rank * part(tensors[0].axes[own.axis].size))),
+        ("else:", names[1], scope.text(scope.step.rank * part(tensors[0].axes[0].size))),
     ):
         with lines.block(test_of, op.loc):
             lines.add(f"{place} = {name}")
             lines.add(f"{first} = {begin}")
-    scope.places[own.tensor] = Place(place, first, own.axis, all(found))
+    scope.places[own.tensor] = Place(place, first, all(found))
 
 
 def read_by_tma(scope: Scope, op: Wait) -> bool:

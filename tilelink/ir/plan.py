@@ -29,13 +29,12 @@ from tilelink.ir.wiring import Step, Wiring
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """A consumer reads the part of `tensor` that this rank has brought along from the argument `source`. `axis`: of the tensor,
-    the one that the ranks bring parts of; `var`: the consumer's tile on it, "" for the run of a library function. A copy engine
-    moves `source` to `tensor` as it is, so that the rank's own part need not be moved."""
+    """A consumer reads the part of `tensor` that this rank has brought along from the argument `source`. The ranks bring parts
+    of its first axis; `var`: the consumer's tile on it, "" for the run of a library function. A copy engine moves `source` to
+    `tensor` as it is, so that the rank's own part need not be moved."""
 
     tensor: str
     source: str
-    axis: int
     var: str
 
 

@@ -107,10 +107,9 @@ def with_aliases(plan: Plan) -> tuple[StepPlan, ...]:
         source = brought_along(plan, makers[0].step, tensor) if within else None
         if source is None:
             continue
-        axis = next(k for k, a in enumerate(source.axes) if a.over is not None)
         read = [(s, b.param) for s in steps if s is not makers[0] for b in s.step.bindings if b.tensor == tensor.name]
-        tiles = {(s.path, _tile_of(plan, s, param, axis)) for s, param in read}
-        own = {path: InPlace(tensor.name, source.name, axis, var) for path, var in tiles if var is not None}
+        tiles = {(s.path, _tile_of(plan, s, param)) for s, param in read}
+        own = {path: InPlace(tensor.name, source.name, var) for path, var in tiles if var is not None}
         # Everyone who reads it can do without its own part, and takes it at one tile; else nobody does.
         for path in own if len(own) == len(tiles) else ():
             found.setdefault(path, []).append(own[path])
@@ -132,19 +131,19 @@ def brought_along(plan: Plan, step: Step, tensor: TensorDecl) -> TensorDecl | No
     return source if straight and outermost and whole and not slices else None
 
 
-def _tile_of(plan: Plan, s: StepPlan, param: str, axis: int) -> str | None:
-    """The tile by which a step waits for the tensor, and reads it, along an axis; None: not so, or it crosses parts."""
+def _tile_of(plan: Plan, s: StepPlan, param: str) -> str | None:
+    """The tile by which a step waits for the tensor, and reads it, along its first axis; None: not so, or it crosses parts."""
     program = s.step.program
     if not s.engine.computes or s.into is not None or s.fused:
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]
     if s.by_panels:
-        named = {tiled(s.step, param, op.index, runs=True)[axis] for op in (*loads, *waits)}
+        named = {tiled(s.step, param, op.index, runs=True)[0] for op in (*loads, *waits)}
         return RUN if named == {RUN} and axis_of(s).kind == "cut" else None
     if len(loads) != 1 or len(waits) != 1 or waits[0] not in program.body:
         return None
-    at = {entry_on(s.step, param, op.index, axis) for op in (*loads, *waits)}
+    at = {entry_on(s.step, param, op.index, 0) for op in (*loads, *waits)}
     entry = at.pop()
     if at or not isinstance(entry, OfTile):
         return None

@@ -158,10 +158,10 @@ def check_local_shards(plan: Plan) -> str:
         notes = tuple(Note("moved here", m.loc) for m in makers)
         reads = f"`{step.path}` reads `{own.tensor}` in place,"
         found = brought_along(plan, makers[0], wiring.tensor(own.tensor)) if len(makers) == 1 else None
-        if found is None or found.name != own.source or found.axes[own.axis].split is None:
+        if found is None or found.name != own.source:
             why = "reader and mover have to mean the same elements"
             raise unkept(f"{reads} whose local shard is not that of `{own.source}`", why, step.step.loc, notes)
-        here, there = (plan.buffer(name).extents[own.axis + 1 :] for name in (own.source, own.tensor))
+        here, there = (plan.buffer(name).extents[1:] for name in (own.source, own.tensor))
         if here != there:
             why = "the text reads both by the strides of one"
             raise unkept(f"{reads} whose rows are not as long as those of `{own.source}`", why, step.step.loc, notes)

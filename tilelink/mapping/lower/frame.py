@@ -343,9 +343,8 @@ class Frame:
         found = next((i for i in self.step.in_place if i.tensor == tensor.name), None)
         if found is None or found.var not in self.tiles:
             return None
-        of = tensor.axes[found.axis]
-        test = F.binary("==", self.tiles[found.var].begin // part(of.size, self.step.axis), self.step.rank)
-        return found, test
+        shard = part(tensor.axes[0].size, self.step.axis)
+        return found, F.binary("==", self.tiles[found.var].begin // shard, self.step.rank)
 
     def registers(self, param: str, index: Entries) -> list[Formula] | None:
         """Of what a fused step may take from its mainloop's registers: the tests under which it does; None: it does not."""

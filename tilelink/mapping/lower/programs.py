@@ -126,9 +126,8 @@ def _load(frame: Frame, op: P.Load) -> tuple[Op, ...]:
     if alias is None:
         return read
     own, test = alias
-    first = frame.step.rank * part(frame.tensor(op.param).axes[own.axis].size, frame.step.axis)
-    kept = [a for a, axis in enumerate(frame.tensor(op.param).axes) if not axis.own_slice].index(own.axis)
-    mine = tuple(_from(r, own.source, kept, first) for r in read)
+    first = frame.step.rank * part(frame.tensor(op.param).axes[0].size, frame.step.axis)
+    mine = tuple(_from(r, own.source, first) for r in read)
     return (*unless([test], read), *under([test], mine))
 
 
@@ -180,14 +179,14 @@ def _limits(frame: Frame, op: P.Tiles, grid: GridAxis) -> tuple[Formula, Formula
     return low, high
 
 
-def _from(op: Op, source: str, axis: int, first: Formula) -> Op:
+def _from(op: Op, source: str, first: Formula) -> Op:
     """A read of the tensor as one of the argument that the rank has brought its shard in."""
     if isinstance(op, For | If):
-        return replace(op, body=tuple(_from(o, source, axis, first) for o in op.body))
+        return replace(op, body=tuple(_from(o, source, first) for o in op.body))
     if not isinstance(op, Read):
         return op
-    box = tuple((b - first, e - first) if a == axis else (b, e) for a, (b, e) in enumerate(op.box))
-    return replace(op, buffer=source, box=box)
+    (begin, end), *others = op.box
+    return replace(op, buffer=source, box=((begin - first, end - first), *others))
 
 
 def _stored_by_host(frame: Frame) -> tuple[Op, ...]:
