@@ -314,8 +314,8 @@ def not_forwarded(rng: random.Random, plan: Plan) -> Plan | None:
 
 
 def other_rows(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.own_rows))
-    return None if s is None else with_step(plan, s.path, own_rows=False)
+    s = _one(rng, tuple(s for s in plan.steps if s.own_axis is not None))
+    return None if s is None else with_step(plan, s.path, own_axis=None)
 
 
 # ----------------------------------------------------------------------------------------------------------------- doorbells

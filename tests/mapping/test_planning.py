@@ -400,7 +400,7 @@ def test_an_owner_map_is_kept_or_refused(rows: int, ranks: int, block: int, tile
 
 def test_a_step_runs_where_its_tiles_are_held() -> None:
     plan = plan_of(away("m -> R - 1"), 3, {"M": 12, "K": 4})
-    assert [s.own_rows for s in plan.steps] == [False, True, False]
+    assert [s.own_axis for s in plan.steps] == [None, 0, None]
     assert "if RANKS - 1 == rank:" in lines(plan)
 
 
@@ -434,7 +434,7 @@ def test_what_to_write_so_that_an_owner_map_names_ranks(owner: str, hint: str) -
 
 def test_a_tensor_with_an_owner_map_is_read_where_it_is_held() -> None:
     plan = plan_of(away("m -> m // 2 % R", push=False), 3, {"M": 24, "K": 4})
-    assert plan.step("send").own_rows
+    assert plan.step("send").own_axis == 0
     assert_right(plan)
 
     @operator("M/R K -> M K", name="everywhere")

@@ -70,8 +70,6 @@ class StepPlan:
     streams: int = 1
     host_axes: tuple[int | None, ...] = ()
     """Fused: per axis of `grid`, the axis of the host's grid whose tile it is (None: this rank's coordinate)."""
-    own_rows: bool = False
-    """It runs for the tiles that this rank holds in its domain, and for no others: fused, or held by an owner map."""
     forwarded: tuple[str, ...] = ()
     """Fused: tensors whose tile is taken from the host's registers (at slice `rank`, where it has slices)."""
     subtiles: int = 1
@@ -79,7 +77,8 @@ class StepPlan:
     deferred: bool = False
     """Fused: its tiles come behind all of the host's, from memory, each taken by the next worker that is free."""
     own_axis: int | None = None
-    """Fused, for own rows: the axis of the host's grid that says whose a tile is."""
+    """It runs for the tiles that this rank holds in its domain, and for no others: the axis of the grid that says whose a tile
+    is, by an owner map, or fused, of the host's grid."""
     in_place: tuple[InPlace, ...] = ()
     skip_own: bool = False
     """A push: what stays on this rank is not moved, because its consumer takes it from registers."""

@@ -65,7 +65,7 @@ class Arrivals:
             if (mapped := self.found.owned(s, g)) is not None:
                 raise _uncounted(m, *mapped)
             # A fused step for own rows takes those of its host's tiles.
-            own = s.own_axis is not None and s.host_axes[i] == s.own_axis
+            own = s.into is not None and s.own_axis is not None and s.host_axes[i] == s.own_axis
             count = F.cdiv(here(g.size, over=g.over), g.step) if own else g.count
             total = total * F.substitute(count, {rank_along(s.axis).name: source})
         flagged = [m.told(c.axis)[0] for c in self.axes if c.axis is not None]

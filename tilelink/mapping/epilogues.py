@@ -63,7 +63,6 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
         push=push,
         into=host.path,
         host_axes=axes,
-        own_rows=own_axis is not None,
         own_axis=own_axis,
         forwarded=tuple(t for t in step.takes if t in held),
         subtiles=_subtiles(step, grid, axes[-1] == host.columns),

@@ -48,7 +48,7 @@ def standing(plan: Plan, step: Step, forced: frozenset[int]) -> StepPlan:
         joins=placement.joins if isinstance(placement, Sms) else None,
         streams=1 if isinstance(placement, Sms) else placement.streams,
         library=placement if isinstance(placement, Library) else None,
-        own_rows=any(v.axis is not None and v.axis == tensor.owned for v in view),
+        own_axis=next((a for a, v in enumerate(view) if v.axis is not None and v.axis == tensor.owned), None),
     )
     return found if found.sort_key is None else replace(found, order=by_table(order, found.path))
 

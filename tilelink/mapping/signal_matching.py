@@ -128,7 +128,7 @@ class Matching:
         tensor = self.plan.wiring.tensor(binding.tensor)
         found = (v.axis for v, g in zip(binding.view, s.grid, strict=True) if g is grid)
         axis = next((a for a in found if a is not None and a == tensor.owned), None)
-        return None if axis is None or not s.own_rows else (tensor, axis)
+        return None if axis is None or s.own_axis is None else (tensor, axis)
 
     @property
     def waiting_axis(self) -> int | None:

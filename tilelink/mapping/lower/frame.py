@@ -82,7 +82,7 @@ class Frame:
                 if v.local and not self.by_name:
                     first = step.rank * g.part
                     found = replace(found, begin=found.begin - first, end=found.end - first)
-            elif step.own_rows and v.axis is not None and v.axis == tensor.owned:
+            elif step.own_axis is not None and v.axis is not None and v.axis == tensor.owned:
                 self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), step.rank))
             if step.subtiles > 1 and a == len(step.grid) - 1 and not self.by_name:
                 width = (g.tile or 0) // step.subtiles
