@@ -19,6 +19,7 @@ from tilelink import copy_engine, fused, library, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import CallExit, Keep, Plan, Stage, Transfer
 from tilelink.ir.program import Tiles, walk
+from tilelink.ir.schedule import Sms
 from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, keep, matmul, reduce, scatter, share
 from tilelink.ops.ulysses import to_heads
@@ -30,13 +31,13 @@ def _features(plan: Plan) -> set[str]:
     readers = Counter(t for s in plan.wiring.steps for t in {*s.takes})
     for s in plan.steps:
         loops = [op for op in walk(s.step.program.body) if isinstance(op, Tiles)]
-        copy_program = s.step.program.copy_program
+        copy_program, placement = s.step.program.copy_program, s.step.placement
         has = {
             "deferred": s.deferred,
-            "joins": s.joins is not None,
+            "joins": isinstance(placement, Sms) and placement.joins is not None,
             "by panels": s.by_panels,
             "sort key": s.sort_key is not None,
-            "own kernel": s.own_kernel and copy_program is None,
+            "own kernel": isinstance(placement, Sms) and placement.own_kernel and copy_program is None,
             "two parts in place": len(s.in_place) > 1,
             "pinned": copy_program is not None and copy_program.pinned,
             "a part of a loop": any(op.stop is not None for op in loops),

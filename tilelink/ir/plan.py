@@ -62,9 +62,6 @@ class StepPlan:
     push: bool | None = None
     options: KernelOptions = AS_GIVEN
     workers: int | None = None
-    own_kernel: bool = False
-    joins: str | None = None
-    """The step whose kernel it takes turns in, behind it."""
     into: str | None = None
     fused: tuple[str, ...] = ()
     streams: int = 1

@@ -9,8 +9,8 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import plan as H
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
 from tilelink.ir.plan import MAIN, HostStep, KernelPlan, Plan, StepPlan
-from tilelink.ir.topology import Topology
-from tilelink.ir.wiring import Wiring
+from tilelink.ir.schedule import Sms
+from tilelink.ir.wiring import Step, Wiring
 
 
 def assign(plan: Plan) -> tuple[KernelPlan, ...]:
@@ -19,43 +19,44 @@ def assign(plan: Plan) -> tuple[KernelPlan, ...]:
     Raises:
         TilelinkError: TL313, the roles of one kernel ask for more SMs than the device has.
     """
-    wiring, steps, topology = plan.wiring, plan.steps, plan.topology
-    by_path = {s.path: s for s in steps}
-    standing = [s for s in steps if s.engine.by == "kernel"]
-    leading = _leading(wiring, standing)
-    roles: dict[str, list[str]] = {s.path: [] for s in standing if s.path in leading}
-    for s in standing:
-        if s.path not in leading:
-            lead = s.joins or _neighbour(wiring, s, standing, leading) or s.path
+    wiring = plan.wiring
+    sms = {s.path: s.placement for s in wiring.steps if isinstance(s.placement, Sms)}
+    leading = _leading(wiring, sms)
+    roles: dict[str, list[str]] = {path: [] for path in sms if path in leading}
+    for s in wiring.steps:
+        if s.path in sms and s.path not in leading:
+            lead = sms[s.path].joins or _neighbour(wiring, s, sms, leading) or s.path
             roles[lead] = [*roles.get(lead, []), s.path]
     kernels: list[KernelPlan] = []
     side = MAIN
-    for s in (s for s in steps if s.path in roles):
-        side += s.own_kernel
-        members = [*roles[s.path], s.path] if s.path not in roles[s.path] else roles[s.path]
+    for path in (path for path in sms if path in roles):
+        side += sms[path].own_kernel
+        members = [*roles[path], path] if path not in roles[path] else roles[path]
         name = _kernel_name(wiring, members, [k.name for k in kernels])
-        counted = [m for m in members if by_path[m].workers is not None]
+        counted = [m for m in members if sms[m].count is not None]
         # Roles without a number of SMs take turns, in the order of the steps: nobody waits for a later one.
-        turns = [m for m in by_path if m in members and m not in counted]
-        workers = tuple((m, by_path[m].workers) for m in (*counted, *turns))
-        options = by_path[members[-1]].options.on(topology.device)
-        kernels.append(KernelPlan(name, workers, side if s.own_kernel else MAIN, options, max(len(turns), 1)))
+        turns = [m for m in sms if m in members and m not in counted]
+        workers = tuple((m, sms[m].count) for m in (*counted, *turns))
+        options = sms[members[-1]].options.on(plan.topology.device)
+        kernels.append(KernelPlan(name, workers, side if sms[path].own_kernel else MAIN, options, max(len(turns), 1)))
     # A side kernel must be resident before the kernel whose tiles it waits for fills the device.
-    return tuple(sorted(_share_sms(kernels, by_path, topology), key=lambda k: k.stream == MAIN))
+    return tuple(sorted(_share_sms(plan, kernels), key=lambda k: k.stream == MAIN))
 
 
-def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
+def _leading(wiring: Wiring, sms: dict[str, Sms]) -> frozenset[str]:
     """The steps that have a kernel, which others may join: those with `own_kernel`, computing steps on all SMs, and computing
     steps on SMs of their own that share no tensor with these. Copy programs join a neighbour's kernel.
     """
-    computing = [s for s in standing if not s.copies and s.joins is None]
+    standing = [s for s in wiring.steps if s.path in sms]
+    computing = [s for s in standing if s.moves is None and sms[s.path].joins is None]
     if not computing:
         # Of copy programs alone, whoever takes what another one brings.
-        brought = {t for s in standing for t in s.step.makes}
-        computing = [s for s in standing if brought & set(s.step.takes)]
-    found = {s.path for s in standing if s.own_kernel} | {s.path for s in computing if s.workers is None}
+        brought = {t for s in standing for t in s.makes}
+        computing = [s for s in standing if brought & set(s.takes)]
+    found = {path for path, on in sms.items() if on.own_kernel}
+    found |= {s.path for s in computing if sms[s.path].count is None}
     for s in computing:
-        if s.path not in found and _neighbour(wiring, s, standing, frozenset(found)) is None:
+        if s.path not in found and _neighbour(wiring, s, sms, frozenset(found)) is None:
             found.add(s.path)
     return frozenset(found)
 
@@ -72,15 +73,15 @@ def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
     return name
 
 
-def _neighbour(wiring: Wiring, s: StepPlan, standing: list[StepPlan], leading: frozenset[str]) -> str | None:
+def _neighbour(wiring: Wiring, s: Step, sms: dict[str, Sms], leading: frozenset[str]) -> str | None:
     """The computing step whose kernel a step with SMs of its own joins: who makes its input, else who reads its output."""
-    open_to = {o.path: o for o in standing if o.path in leading and not o.own_kernel}
-    makers = [p.path for tensor in s.step.takes for p in wiring.producers(tensor)]
-    readers = [path for path, o in open_to.items() if not set(s.step.makes).isdisjoint(o.step.takes)]
+    open_to = {path for path in leading if not sms[path].own_kernel}
+    makers = [p.path for tensor in s.takes for p in wiring.producers(tensor)]
+    readers = [o.path for o in wiring.steps if not set(s.makes).isdisjoint(o.takes)]
     return next((path for path in (*makers, *readers) if path in open_to), None)
 
 
-def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: Topology) -> list[KernelPlan]:
+def _share_sms(plan: Plan, kernels: list[KernelPlan]) -> list[KernelPlan]:
     """SMs of a role without a number: what the other roles and the side kernels leave.
 
     Kernels on side streams stay as long as they wait, be it for a kernel of the main stream that is yet to begin: together
@@ -88,8 +89,8 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     """
     # A stream waits for its peers, and for other streams, by one-block kernels, and copies what stays here by kernels of the
     # driver's: they need somewhere to run meanwhile.
-    reserved = any(_takes_sms(s, steps) for s in steps.values())
-    sms = topology.device.sms - reserved
+    reserved = any(_takes_sms(plan, s) for s in plan.steps)
+    sms = plan.topology.device.sms - reserved
     counted = {k.name: sum(n or 0 for _, n in k.roles) for k in kernels}
     open_to = {k.name for k in kernels if any(n is None for _, n in k.roles)}
     beside, main = ({k.name for k in kernels if (k.stream != MAIN) == side} for side in (True, False))
@@ -105,8 +106,8 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
         if wanted > sms:
             raise TilelinkError(
                 "TL313",
-                f"kernel `{k.name}` asks for {wanted + reserved} SMs and the device has {topology.device.sms}",
-                loc=steps[k.roles[0][0]].step.loc,
+                f"kernel `{k.name}` asks for {wanted + reserved} SMs and the device has {plan.topology.device.sms}",
+                loc=plan.step(k.roles[0][0]).step.loc,
                 why="workers that wait must all be resident at once",
                 hint="give its roles fewer SMs",
             )
@@ -115,12 +116,12 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     return out
 
 
-def _takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
+def _takes_sms(plan: Plan, s: StepPlan) -> bool:
     """Whether what a stream runs for a step beside kernels needs an SM: to pull, to call a function, or to push, within the
     GPU too, what this call makes. (What is there already comes before kernels, `host_steps`.)"""
     if s.engine.sm != "within":
         return s.engine.sm == "always"
-    made = any(o is not s and not o.step.writes.isdisjoint(s.step.takes) for o in steps.values())
+    made = any(o is not s and not o.step.writes.isdisjoint(s.step.takes) for o in plan.steps)
     return not s.push or (made and not s.skip_own)
 
 

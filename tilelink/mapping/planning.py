@@ -75,7 +75,7 @@ def make_plan(
     check_network(plan)
     plan = replace(plan, kernels=assign(plan))
     workers = {path: n for k in plan.kernels for path, n in k.roles}
-    plan = replace(plan, steps=tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in plan.steps))
+    plan = replace(plan, steps=tuple(replace(s, workers=workers.get(s.path)) for s in plan.steps))
     signals, channels = matched(plan)
     plan = replace(plan, signals=signals, channels=channels)
     plan = replace(plan, steps=with_deferred(plan))
