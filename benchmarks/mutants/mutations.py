@@ -67,8 +67,8 @@ def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
     other = next((c for c in plan.channels if c.tensor != s.channel), None)
     if s.channel is not None and other is not None:
         changed = _with(plan, s, replace(s, channel=other.tensor))
-        if other.counted:  # it has flags where others than streams wait
-            changed = _channel(changed, other, counted=False)
+        if other.doorbells == "alone":  # it has flags where others than streams wait
+            changed = _channel(changed, other, doorbells="beside")
         yield Mutation("wrong channel", said(plan, s), changed)
 
 

@@ -323,9 +323,8 @@ def other_doorbells(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, tuple(c for c in plan.channels if c.doorbells))
     if c is None:
         return None
-    return with_channel(
-        plan, c.tensor, **rng.choice([{"rings": None}, {"counted": not c.counted}, {"doorbells": False}])
-    )
+    other = "beside" if c.doorbells == "alone" else "alone"
+    return with_channel(plan, c.tensor, **rng.choice([{"rings": None}, {"doorbells": other}, {"doorbells": ""}]))
 
 
 def brought_along(rng: random.Random, plan: Plan) -> Plan | None:

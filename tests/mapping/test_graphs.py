@@ -201,7 +201,7 @@ def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
 def test_a_stream_that_waits_for_a_flag_needs_an_sm() -> None:
     """A doorbell is waited for without: so the matmul may have all SMs, and may not where there are flags instead."""
     plan = behind()
-    flags = (replace(c, doorbells=False, counted=False, target=unguarded(c)) for c in plan.channels)
+    flags = (replace(c, doorbells="", target=unguarded(c)) for c in plan.channels)
     spoilt = replace(plan, channels=tuple(flags))
     assert plan.kernels[0].workers == plan.topology.device.sms
     assert_right(plan)

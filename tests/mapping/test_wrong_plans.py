@@ -62,7 +62,7 @@ def announced_here_and_written_there() -> Plan:
 def doorbells_that_nobody_rings() -> Plan:
     plan = small(CHUNKS)
     target = unguarded(plan.channel("matmul_out"))
-    return with_channel(plan, "matmul_out", rings=F.of(0), target=target, counted=False)
+    return with_channel(plan, "matmul_out", rings=F.of(0), target=target, doorbells="beside")
 
 
 def in_place() -> Plan:

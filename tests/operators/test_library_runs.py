@@ -91,7 +91,7 @@ def test_what_workers_of_the_rank_make_is_waited_for_by_flags_and_not_by_doorbel
     sizes = {"M": 8, "K": 8, "J": 4, "N": 4}
     placed: dict[str, Any] = {"matmul": sms(M=4, N=4, K=4), "matmul_as_it_comes": library(product, M=4, K=4)}
     plan = plan_of(made_depth, 2, sizes, **placed)
-    assert [(c.scope, c.doorbells) for c in plan.channels] == [("gpu", False)]
+    assert [(c.scope, c.doorbells) for c in plan.channels] == [("gpu", "")]
     (found,) = actions(lower(plan), "matmul_as_it_comes", 0)
     assert [(a.style, a.index) for a in found if isinstance(a, Wait)] == [("count", 0), ("count", 1)] * 2
     assert_right(plan)
@@ -114,7 +114,7 @@ def test_a_doorbell_that_a_copy_engine_hears_is_left_to_it() -> None:
         "scatter": copy_engine(M=4),
     }
     plan = plan_of(made_and_moved, 2, sizes, **placed)
-    assert [(c.doorbells, c.counted) for c in plan.channels if c.tensor == "matmul_out"] == [(True, False)]
+    assert [c.doorbells for c in plan.channels if c.tensor == "matmul_out"] == ["beside"]
     assert_right(plan)
     x, a = random(8, 8), random(8, 4, seed=1)
     bs = [random(4, 4, seed=2 + rank) for rank in range(2)]

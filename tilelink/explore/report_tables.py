@@ -344,7 +344,7 @@ def signals_of(plan: Plan) -> int:
     for c in (c for c in plan.channels if c.adds and c.tensor not in plan.ll):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
-            doorbells = np.arange(len(targets) if c.doorbells and not c.counted else 0)
+            doorbells = np.arange(len(targets) if c.doorbells == "beside" else 0)
             rung = F.evaluate(F.of(1) if c.rings is None else c.rings, c.at(doorbells, plan.env(rank)))
             count += sum(t or 0 for t in targets) + int(np.broadcast_to(rung, doorbells.shape).sum())
     return count

@@ -263,21 +263,20 @@ class Channel:
     """The flags of one tensor, which go by its name: how many, which flag a position has, how often each is raised in a call.
     `target`: notifies per call of flag (`c0`, `c1`, …), at the rank that holds the flags; 0: it is not raised. `adds`: each
     notify adds 1; else it sets the epoch. `scope`: gpu (one rank's own counters) | sys. `doorbells`: a stream waits for workers
-    of its own rank: whoever completes a flag rings its doorbell. `joined`: the offsets table that splits the tensor at run time:
-    how many tiles that makes is known on the device only, so they are counted where they are made, and the last one notifies
-    for all, `target` at once."""
+    of its own rank: whoever completes a flag rings its doorbell (`beside` the flags); where streams alone wait, doorbells count
+    the notifies themselves, and there are neither flags nor totals (`alone`). `joined`: the offsets table that splits the tensor
+    at run time: how many tiles that makes is known on the device only, so they are counted where they are made, and the last one
+    notifies for all, `target` at once."""
 
     tensor: str
     axes: tuple[ChannelAxis, ...]
     target: Formula
     adds: bool
     scope: str
-    doorbells: bool = False
+    doorbells: Literal["", "beside", "alone"] = ""
     rings: Formula | None = None
     """Of a channel with doorbells, flags whose doorbell is rung and waited for where this is not 0: a stream does not
     wait for what stays on its rank. None: all."""
-    counted: bool = False
-    """Streams alone wait for it: its doorbells count the notifies themselves, and there are neither flags nor totals."""
     joined: str | None = None
 
     def whose(self, along: str) -> ChannelAxis | None:

@@ -138,8 +138,8 @@ def channel_of(found: Matching) -> Channel:
     heard = set[Formula | None]() if remote else {_heard(found, axes, m) for m in streams.values()}
     rings = heard.pop() if len(heard) == 1 else None
     scope = "sys" if remote or not adds else "gpu"
-    counted = all(hearing) and scope == "gpu" and joined is None
-    if counted and rings is not None:
+    alone = all(hearing) and scope == "gpu"
+    if alone and rings is not None:
         target = F.select(rings, target, 0)
     return Channel(
         tensor=tensor.name,
@@ -147,9 +147,8 @@ def channel_of(found: Matching) -> Channel:
         target=target,
         adds=adds,
         scope=scope,
-        doorbells=any(hearing) and scope == "gpu",
+        doorbells="alone" if alone else "beside" if any(hearing) and scope == "gpu" else "",
         rings=rings,
-        counted=counted,
         joined=joined,
     )
 

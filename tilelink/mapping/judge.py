@@ -34,10 +34,6 @@ def check_structure(plan: Plan) -> str:
         TilelinkError: TL604, TL607, TL609, TL614.
     """
     _check_started(plan)
-    for channel in plan.channels:
-        if channel.counted and not channel.doorbells:
-            why = "streams wait for doorbells, and count them where nobody else waits"
-            raise unkept(f"`{channel.tensor}` is counted by doorbells that it does not have", why, plan.wiring.loc)
     for step in plan.steps:
         _check_signals(plan, step)
         if step.deferred:

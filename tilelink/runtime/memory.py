@@ -178,7 +178,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
         sizes = {"made": WORD * max(1, own), "work_indices": WORD}
         out += [Region(f"{step.path}.{kind}/{k}", nbytes, False) for k in slots for kind, nbytes in sizes.items()]
     for c in (c for c in plan.channels if c.tensor not in plan.ll):
-        kinds = {"flags": c.scope == "sys", "expected": False} if not c.counted else {}
+        kinds = {"flags": c.scope == "sys", "expected": False} if c.doorbells != "alone" else {}
         if plan.epoch_signalled:
             # Numbers of calls, which calls that count notifies must not find among their counts.
             kinds = {"epoch_flags": True}

@@ -24,7 +24,7 @@ def flags_of(plan: Plan, c: Channel) -> Flags:
         return Flags(c.tensor, c.flags, style="epoch", scope=c.scope)
     at = c.indices(Sym("flag"))
     arrivals = F.substitute(c.target, {f"c{k}": index for k, index in enumerate(at)})
-    if c.counted:
+    if c.doorbells == "alone":
         return Flags(c.tensor, c.flags, arrivals, "doorbell", c.scope)
     return Flags(c.tensor, c.flags, arrivals, "count", c.scope, _rung(c, at) if c.doorbells else None, c.joined)
 
@@ -39,7 +39,7 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
         flags = READY if frame.plan.buffer(frame.tensor(op.param).name).staged else ENTERED
         return (Await(flags, frame.number(at), 0, op.loc),)
     channel = frame.plan.channel(found.channel or "")
-    doorbell = channel.doorbells and not frame.step.engine.compares and not frame.step.by_panels
+    doorbell = channel.doorbells != "" and not frame.step.engine.compares and not frame.step.by_panels
 
     def await_(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
         out: tuple[Op, ...] = (Await(channel.tensor, flag, 0, op.loc, doorbell),)
@@ -61,7 +61,7 @@ def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) ->
     def signal(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
         rank = None if to is None else frame.peer(to)
         out: tuple[Op, ...] = (Signal(channel.tensor, flag, rank, frame.step.axis, amount, op.loc),)
-        if not channel.counted:
+        if channel.doorbells != "alone":
             return out
         # A doorbell that nobody waits for is not rung.
         rung = _rung(channel, indices)
