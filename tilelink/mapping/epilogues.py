@@ -285,10 +285,9 @@ def _not_behind(plan: Plan, step: StepPlan, host: StepPlan) -> Iterator[str]:
         yield "somebody waits for what it makes"
     if any(g.path == host.path and g.action == "await" for g in plan.signals):
         yield f"`{host.path}` waits for others"
-    made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
     moved = {s.step.moved_from for s in plan.steps if s.into is None}
     # A tile that nobody moves from memory is not stored at all.
-    if not {plan.wiring.moved_from(tensor, made) for tensor in step.forwarded} <= moved:
+    if not {plan.wiring.moved_from(tensor, host.step.writes) for tensor in step.forwarded} <= moved:
         yield f"`{host.path}` hands its tiles over and stores none: nobody moves them from memory"
 
 

@@ -127,8 +127,10 @@ Lineage: TypeAlias = dict[tuple[str, int], int]
 """(tensor, axis) -> axis of the step's grid whose tile lies there."""
 
 
-def stored_tiles(step: Step) -> Lineage:
-    """Where the tiles of a step lie in what it stores."""
+def made_tiles(step: Step) -> Lineage:
+    """Where the tiles of a step lie in what it stores, and those of a copy program in what it fills."""
+    if step.moved_to is not None:
+        return {(step.moved_to, v.axis): a for a, (_, v) in enumerate(step.moved_axes) if v.axis is not None}
     names = {n: a for a, n in enumerate(domain_names(step)) if n}
     return {
         (step.binding(op.param).tensor, v.axis): names[e.var]
@@ -139,14 +141,9 @@ def stored_tiles(step: Step) -> Lineage:
     }
 
 
-def moved_tiles(step: Step) -> Lineage:
-    """Where the tiles of a copy program lie in what it fills."""
-    return {(step.moved_to or "", v.axis): a for a, (_, v) in enumerate(step.moved_axes) if v.axis is not None}
-
-
 def lineage_of(host: Step, steps: tuple[Step, ...]) -> Lineage:
     """Where the host's tiles end up: in what it stores, and in what copy programs make of that."""
-    out = stored_tiles(host)
+    out = made_tiles(host)
     for step in steps:
         source, target = step.moved_from or "", step.moved_to or ""
         for v, w in step.moved_axes:

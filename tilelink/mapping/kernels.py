@@ -91,18 +91,17 @@ def _share_sms(plan: Plan, kernels: list[KernelPlan]) -> list[KernelPlan]:
     # driver's: they need somewhere to run meanwhile.
     reserved = any(_takes_sms(plan, s) for s in plan.steps)
     sms = plan.topology.device.sms - reserved
-    counted = {k.name: sum(n or 0 for _, n in k.roles) for k in kernels}
-    open_to = {k.name for k in kernels if any(n is None for _, n in k.roles)}
-    beside, main = ({k.name for k in kernels if (k.stream != MAIN) == side} for side in (True, False))
-    taken = sum(counted[name] for name in beside)
-    sharing = len(beside & open_to)
-    left = sms - taken - max((counted[name] for name in main), default=0)
-    share = max(left // (sharing + bool(main & open_to)), 1) if sharing else 0
+    beside, main = ([k for k in kernels if (k.stream != MAIN) == side] for side in (True, False))
+    # Those without a number are the last of their kernel.
+    sharing, others = (sum(k.roles[-1][1] is None for k in of) for of in (beside, main))
+    taken = sum(k.workers for k in beside)
+    left = sms - taken - max((k.workers for k in main), default=0)
+    share = max(left // (sharing + bool(others)), 1) if sharing else 0
     taken += sharing * share
     out: list[KernelPlan] = []
     for k in kernels:
-        here = taken + counted[k.name] if k.name in main else taken
-        wanted = here + (k.name in main & open_to)
+        here = taken + k.workers if k in main else taken
+        wanted = here + (k in main and k.roles[-1][1] is None)
         if wanted > sms:
             raise TilelinkError(
                 "TL313",
@@ -111,7 +110,7 @@ def _share_sms(plan: Plan, kernels: list[KernelPlan]) -> list[KernelPlan]:
                 why="workers that wait must all be resident at once",
                 hint="give its roles fewer SMs",
             )
-        each = sms - here if k.name in main else share
+        each = sms - here if k in main else share
         out.append(replace(k, roles=tuple((p, each if n is None else n) for p, n in k.roles)))
     return out
 
@@ -166,11 +165,10 @@ def _kept_first(plan: Plan) -> tuple[str, ...]:
     Somebody waits for it, and it is there from the beginning. A GPU copies within itself by its SMs: beside kernels whose
     workers have taken them all, and wait, it would never begin.
     """
-    awaited = {s.channel for s in plan.signals if s.action == "await"}
-    tensors = {c.tensor for c in plan.channels if c.tensor in awaited} - {*plan.read_in_place}
+    awaited = {s.channel for s in plan.signals if s.action == "await"} - {*plan.read_in_place}
     waiting = {s.path for s in plan.signals if s.action == "await"}
     moved = {s.path: s.step.moved_to for s in plan.steps if s.engine.sm == "within"}
-    return tuple(path for path, to in moved.items() if path not in waiting and to in tensors)
+    return tuple(path for path, to in moved.items() if path not in waiting and to in awaited)
 
 
 @dataclass(slots=True)

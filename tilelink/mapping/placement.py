@@ -31,9 +31,8 @@ def placed(plan: Plan) -> Wiring:
 
 def as_called(wiring: Wiring) -> Wiring:
     """The steps as what computes them takes them: all heads at once, where that is a library function by panels."""
-    runs = {s.path: s.placement.runs for s in wiring.steps if isinstance(s.placement, Library)}
-    steps = tuple(called(s, runs=runs[s.path]) if s.path in runs else s for s in wiring.steps)
-    return replace(wiring, steps=steps)
+    steps = (called(s, runs=s.placement.runs) if isinstance(s.placement, Library) else s for s in wiring.steps)
+    return replace(wiring, steps=tuple(steps))
 
 
 def placement_of(step: Step, plan: Plan) -> Placement:

@@ -16,7 +16,7 @@ from tilelink.mapping import protocols
 from tilelink.mapping.buffers import buffers_of, with_aliases
 from tilelink.mapping.channels import matched
 from tilelink.mapping.epilogues import epilogue, with_deferred, with_subtiles
-from tilelink.mapping.grids import lineage_of, moved_tiles, split_over, standing, stored_tiles
+from tilelink.mapping.grids import lineage_of, made_tiles, split_over, standing
 from tilelink.mapping.kernels import assign, host_steps
 from tilelink.mapping.orders import tables
 from tilelink.mapping.placement import as_called, directed, hosts, placed
@@ -162,7 +162,7 @@ def _cuts(wiring: Wiring, host: Step, followers: list[Step]) -> Iterator[int]:
             # A fused program that runs for own rows only needs whole parts as well.
             if found is not None and (v.dim in dims or split_over(tensor, v) == q.axis):
                 yield found
-    made = moved_tiles(host) if host.moves is not None else stored_tiles(host)
+    made = made_tiles(host)
     for q in wiring.steps:
         if q.moves is None or directed(wiring, q)[1] or q.axis != host.axis:
             continue
