@@ -13,7 +13,7 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Tiles, Wait, tests_above, walk
 from tilelink.ir.shape import RANKS, around, rank_along
 from tilelink.ir.wiring import TensorDecl, indexed
-from tilelink.mapping.signal_matching import Match, Matching, crosses, notify_entry, own_names
+from tilelink.mapping.signal_matching import Match, Matching, crosses, own_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,12 @@ class Arrivals:
     def sources(self, m: Match) -> tuple[Formula, ...]:
         """The rank that signals flag (`c0`, …) of a rank, by everything that says so: it is signalled where all mean the same
         rank. None where the flag does not say."""
-        return tuple(dict.fromkeys(self._sources(m.producer, m.notify)))
+        return tuple(dict.fromkeys(self._sources(m)))
 
-    def _sources(self, s: StepPlan, notify: Notify) -> Iterator[Formula]:
+    def _sources(self, m: Match) -> Iterator[Formula]:
         """What goes to coordinate s + shift comes, seen from there, from the coordinate - shift."""
-        tensor, pulled, pushed = self.found.tensor, self.found.pulled, crosses(s, notify.param)
+        s, notify, tensor, pulled = m.producer, m.notify, self.found.tensor, self.found.pulled
+        pushed = crosses(s, notify.param)
         if notify.peer is not None and notify.peer.ring is not None:
             yield around(s.rank, -notify.peer.ring[1], s.ranks)
         elif not pulled and not pushed:
@@ -92,7 +93,7 @@ class Arrivals:
             if c.axis is None:
                 yield Sym(f"c{k}")
                 return
-            entry, grid = notify_entry(s, notify, c.axis)
+            entry, grid = m.told(c.axis)
             if grid is None:
                 continue
             # A program that walks all parts of a tensor completes those alone that its rank holds.
@@ -106,7 +107,7 @@ class Arrivals:
             elif (mapped := self.found.owned(s, grid)) is not None:
                 yield holder(*mapped, c.interval(Sym(f"c{k}"))[0])
         for a, axis in enumerate(tensor.axes) if not pulled else ():
-            entry, grid = notify_entry(s, notify, a)
+            entry, grid = m.told(a)
             if grid is not None and axis.own_slice and grid.kind == "own":
                 yield around(s.rank, -_shift(entry), s.ranks)
             if grid is not None and axis.over == s.axis and grid.kind == "mine" and grid.size == axis.size:

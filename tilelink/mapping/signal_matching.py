@@ -41,8 +41,13 @@ class Match:
     notify: Notify
 
     def told(self, a: int) -> tuple[IndexEntry, GridAxis | None]:
-        """What the notify names on axis `a` of the tensor."""
-        return notify_entry(self.producer, self.notify, a)
+        """The notify's index on axis `a` of the tensor, and the partition of the domain that it names, if it is a tile of it."""
+        s, notify = self.producer, self.notify
+        if s.copies:
+            view = s.step.binding(notify.param).view
+            return next(((OfTile(str(k)), s.grid[k]) for k, v in enumerate(view) if v.axis == a), (Whole(), None))
+        entry = entry_on(s.step, notify.param, notify.index, a) or Whole()
+        return entry, domain_axis(s, entry)
 
     def waited(self, a: int) -> GridAxis | At | None:
         """The partition of the consumer's domain, or of its panels, that the wait of a copy program or of a library function
@@ -148,15 +153,6 @@ class Matching:
 
 
 # -------------------------------------------------------------------------------------------------------- what is named
-def notify_entry(s: StepPlan, notify: Notify, a: int) -> tuple[IndexEntry, GridAxis | None]:
-    """The notify's index on tensor axis `a`, and the partition of the domain that it names, if it is a tile of it."""
-    if s.copies:
-        view = s.step.binding(notify.param).view
-        return next(((OfTile(str(k)), s.grid[k]) for k, v in enumerate(view) if v.axis == a), (Whole(), None))
-    entry = entry_on(s.step, notify.param, notify.index, a) or Whole()
-    return entry, domain_axis(s, entry)
-
-
 def domain_axis(s: StepPlan, entry: IndexEntry) -> GridAxis | None:
     """The partition of the domain of which an index entry is a tile; this rank's coordinate is one, by whatever name."""
     name = _position(entry)
