@@ -159,7 +159,7 @@ def test_tensors_come_by_the_protocol_in_each_way() -> None:
     def words(made: tuple[Made, Operator]) -> bool:
         x = torch.empty(4, 16, dtype=torch.bfloat16)
         found = outcome(lambda: made[1].plan(x, topology=Topology(2), M=8 if made[0].sent.given == "M/R N" else 4))
-        return not isinstance(found, TilelinkError) and bool(found.ll)
+        return not isinstance(found, TilelinkError) and found.ll
 
     for sent in SENT:
         assert words(find(scheduled().filter(lambda made, sent=sent: made[0].sent is sent), words, settings=FIRST))

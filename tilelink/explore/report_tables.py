@@ -307,7 +307,7 @@ def _raised_by(plan: Plan, c: Channel) -> str:
     notifying = _paths(plan, c, "notify")
     where = "on its own rank" if c.scope == "gpu" else "on any rank"
     how = "sets the epoch" if not c.adds or plan.epoch_signalled else "adds 1"
-    how = "LL protocol, the data brings it" if c.tensor in plan.ll else how
+    how = "LL protocol, the data brings it" if plan.ll else how
     return f"{', '.join(notifying)} {where}: {how}"
 
 
@@ -341,7 +341,7 @@ def signals_of(plan: Plan) -> int:
     count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
     for s in (s for s in plan.steps if s.deferred):
         count += sum(_taken(plan, s, rank) for rank in range(ranks))
-    for c in (c for c in plan.channels if c.adds and c.tensor not in plan.ll):
+    for c in (c for c in plan.channels if c.adds and not plan.ll):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
             doorbells = np.arange(len(targets) if c.doorbells == "beside" else 0)

@@ -370,9 +370,8 @@ class Plan(Shown):
     """Orders by a user's key, sorted."""
     epoch_signalled: bool = False
     """An epoch-signalled call: flags are set to the number of the call, which each worker counts for itself."""
-    ll: frozenset[str] = frozenset()
-    """Of such a call, the tensors that come by the LL protocol: their flags hold data and the number of the call, and they
-    have no others."""
+    ll: bool = False
+    """Such a call, whose tensors come by the LL protocol: flags hold data and the number of the call, and there are no others."""
 
     def __repr__(self) -> str:
         return f"<plan of {self._head}, {len(self.steps)} steps>"

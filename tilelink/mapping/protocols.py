@@ -72,17 +72,15 @@ def _once(plan: Plan, c: Channel) -> bool:
     return True
 
 
-def by_ll(plan: Plan) -> frozenset[str]:
-    """The tensors of a plan that come so: all of a epoch-signalled call, where they are small, and written and read as
-    `_fits` says.
+def by_ll(plan: Plan) -> bool:
+    """Whether tensors come so: all of an epoch-signalled call, where they are small, and written and read as `_fits` says.
 
     All or none: where one of them needs a release, it covers the others too.
     """
     # AMD's caches keep what is stored to peers until something writes them back.
     if not plan.schedule.ll or not plan.epoch_signalled or plan.topology.reach != "peer" or plan.topology.device.amd:
-        return frozenset()
-    found = frozenset(c.tensor for c in plan.channels)
-    return found if all(_small(plan, t) and _fits(plan, t) for t in found) else frozenset()
+        return False
+    return all(_small(plan, c.tensor) and _fits(plan, c.tensor) for c in plan.channels)
 
 
 def _small(plan: Plan, tensor: str) -> bool:

@@ -168,7 +168,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     for b in plan.buffers:
         if b.space == "device" or b.shared:
             name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
-            if b.tensor in plan.ll:
+            if plan.ll and b.tensor in {c.tensor for c in plan.channels}:
                 # Memory of its own: what other calls leave behind could read like the number of this one.
                 name, nbytes = f"{b.tensor}.ll", nbytes // LL_DATA * WORD
             out += [Region(f"{name}/{k}", nbytes, b.shared) for k in range(b.slots)]
@@ -177,7 +177,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
         own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))
         sizes = {"made": WORD * max(1, own), "work_indices": WORD}
         out += [Region(f"{step.path}.{kind}/{k}", nbytes, False) for k in slots for kind, nbytes in sizes.items()]
-    for c in (c for c in plan.channels if c.tensor not in plan.ll):
+    for c in plan.channels if not plan.ll else ():
         kinds = {"flags": c.scope == "sys", "expected": False} if c.doorbells != "alone" else {}
         if plan.epoch_signalled:
             # Numbers of calls, which calls that count notifies must not find among their counts.

@@ -18,7 +18,7 @@ from tilelink.mapping.lower.frame import Entries, Frame, Lanes, under
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
     """The flags of a channel."""
-    if c.tensor in plan.ll:
+    if plan.ll:
         return Flags(c.tensor, c.flags, style="data", scope=c.scope)
     if not c.adds or plan.epoch_signalled:
         return Flags(c.tensor, c.flags, style="epoch", scope=c.scope)
