@@ -212,7 +212,7 @@ def _tile(g: GridAxis) -> str:
     name = "…" if g.dim.startswith("_") else g.dim
     if g.unit:
         return f"{name} by 1"
-    return f"{name} by {g.tile}" if g.tile else f"all of {name}" if g.kind != "cut" else f"{name} by {name}/R"
+    return f"{name} by {g.tile}" if g.tile else f"all of {name}" if not g.by_parts else f"{name} by {name}/R"
 
 
 def tiles_on(plan: Plan, s: StepPlan, rank: int) -> int | None:

@@ -95,6 +95,11 @@ class GridAxis(_Split):
     over: str = RANK_AXIS
 
     @property
+    def by_parts(self) -> bool:
+        """Whether tiles end where ranks' parts do, and go through all of these."""
+        return self.kind == "cut"
+
+    @property
     def unit(self) -> bool:
         return self.kind in ("unit", "own")
 
