@@ -11,7 +11,8 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import triton
+from torch.distributed.distributed_c10d import _resolve_process_group as group_named  # pyright: ignore
 
 import tilelink
 from tilelink.bench import commit, file_name
@@ -95,6 +97,25 @@ def gpus_of(backend: Backend) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------------------- ranks
+@contextmanager
+def sharing(shared: bool) -> Iterator[None]:
+    """Where ranks share GPUs, torch's functional all-gather, which DTensors use, goes through the host.
+
+    Their group is gloo, which takes a CUDA tensor's address for the host's there (torch 2.11: a segmentation fault); its
+    `all_gather_into_tensor` copies.
+    """
+
+    def gather(shard: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
+        found = shard.new_empty((ranks * shard.shape[0], *shard.shape[1:]))
+        dist.all_gather_into_tensor(found, shard.contiguous(), group=group_named(group))  # pyright: ignore
+        return found
+
+    with torch.library._scoped_library("_c10d_functional", "IMPL") as library:  # pyright: ignore[reportPrivateUsage]
+        if shared:
+            library.impl("all_gather_into_tensor", gather, "CUDA")
+        yield
+
+
 class Machine:
     """The group's processes: random inputs that every rank can reproduce, and agreement on times."""
 

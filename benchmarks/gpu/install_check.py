@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import tilelink
 from benchmarks.gpu.install import MODELS, NO_MULTICAST, PROBLEMS, Case, captured, drawn, plan
-from benchmarks.harness import Row, Sheet, judged, parser
+from benchmarks.harness import Row, Sheet, gpus_of, judged, parser, sharing
 from tests.torch_ops import door_ranks
 from tilelink.tuning.comparison import relative_error
 
@@ -150,8 +150,9 @@ def check(sheet: Sheet) -> None:
     for name, run in checks(machine.rank, machine.ranks):
         row: Row = {"case": name}
         try:
-            row["error"] = run()
-            torch.cuda.synchronize()
+            with sharing(gpus_of(sheet.backend) < machine.ranks):
+                row["error"] = run()
+                torch.cuda.synchronize()
         except PROBLEMS as problem:
             row["problem"] = f"{type(problem).__name__}: {str(problem)[:2000]}"
         row["ok"] = machine.worst(float("problem" in row)) == 0.0

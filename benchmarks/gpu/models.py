@@ -40,7 +40,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from benchmarks.harness import Row, parser, write
+from benchmarks.harness import Row, parser, sharing, write
 from tilelink.nn import parallelize
 
 Tensor = torch.Tensor
@@ -159,7 +159,8 @@ def run(given: argparse.Namespace) -> bool:
     dist.init_process_group("nccl" if cuda and not shared else "gloo", timeout=timedelta(seconds=240))
     rows: list[Row] = []
     for name in MODELS:
-        rows += rows_of(name, given.device)
+        with sharing(shared):
+            rows += rows_of(name, given.device)
         if dist.get_rank() == 0:
             for row in rows[-2:]:
                 said = "  ".join(f"{key} {value:.2e}" for key, value in row.items() if isinstance(value, float))

@@ -10,9 +10,10 @@ import torch
 
 from tests.compiled import checking, hazards
 from tests.compiled.checking import assert_compiles, emitted
-from tests.compiled.compiling import EACH_TARGET, compile_kernel, functions, texts
+from tests.compiled.compiling import EACH_TARGET, compile_kernel, functions, kernel_of, texts
 from tilelink import Operator, ops, sms
 from tilelink.ops.attention import tiles
+from tilelink.runtime.kernels import compiling
 
 
 def bf16(*shape: int) -> torch.Tensor:
@@ -64,6 +65,25 @@ def test_sums_of_other_dtypes(form: str, dtype: torch.dtype) -> None:
     """A loop whose sum changes its dtype on the way does not compile."""
     tensors = [torch.empty(64, 512, dtype=dtype)]
     assert_compiles(*emitted(getattr(ops, f"all_reduce_{form}"), tensors, "sm_90"), "sm_90", pipelined=False)
+
+
+@pytest.mark.each_triton
+@pytest.mark.parametrize(("allowed", "precision"), [("ieee", "tf32x3"), ("tf32", "tf32")])
+def test_products_of_fp32_round_as_those_of_torch(
+    allowed: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_F32_DEFAULT", raising=False)
+    plan, source = emitted(ops.ag_gemm, [torch.empty(256, 512), torch.empty(512, 256)], "sm_90")
+    kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = allowed
+    try:
+        with compiling(kernel_of(source, kernel)):
+            compiled = compile_kernel(plan, source, kernel, "sm_90", num_stages=2)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert set(re.findall(r"inputPrecision = (\w+)", compiled.asm["ttir"])) == {precision}
+    assert compiled.metadata.shared <= 227 * 1024
 
 
 def test_products_of_small_integers() -> None:

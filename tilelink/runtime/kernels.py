@@ -15,6 +15,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.compiler.errors import CompilationError
 from triton.language.semantic import IncompatibleTypeErrorImpl
 from triton.runtime.jit import JITFunction
@@ -108,11 +109,27 @@ RAISED = (
 """Classes of what Triton's functions raise."""
 
 
+def fp32_products() -> str:
+    """Triton's `input_precision` of those `tl.dot` of fp32 that name none: as torch's products round, whichever form of an
+    operator runs. Three products of tf32 keep fp32's precision on matrix units; where torch may round to tf32, one does.
+
+    Source: `torch.backends.cuda.matmul`, and TRITON_F32_DEFAULT, which goes first.
+    """
+    torchs = torch.backends.cuda.matmul
+    # Since torch 2.9 the older question raises where the newer setting was made.
+    rounds = torchs.fp32_precision == "tf32" if hasattr(torchs, "fp32_precision") else torchs.allow_tf32
+    exact = "ieee" if torch.version.hip else "tf32x3"
+    return knobs.language.fp32_default or ("tf32" if rounds else exact)
+
+
 @contextmanager
 def compiling(kernel: Any) -> Iterator[None]:
-    """What the compiler does not accept becomes TL412."""
+    """Around Triton's compiler: what it does not accept becomes TL412, and `fp32_products` holds."""
+    precision = fp32_products()
     try:
-        yield
+        with knobs.language.scope():
+            knobs.language.fp32_default = precision
+            yield
     except CompilationError as error:
         raise _refusal(kernel, *_compiled(error, kernel.fn.__globals__)) from error
 

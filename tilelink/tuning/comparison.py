@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3}
-"""Relative Frobenius error that is still right. f32 is that of GPUs, whose matrix units round to tf32."""
+"""Relative Frobenius error that is still right. f32 is that of matrix units that round to tf32, where that is allowed."""
 
 
 def tolerance(dtypes: Iterable[torch.dtype]) -> float:
