@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import triton
-from torch.distributed.distributed_c10d import _resolve_process_group as group_named  # pyright: ignore
+from torch.distributed.distributed_c10d import _resolve_process_group as group_named  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
 
 import tilelink
 from tilelink.bench import commit, file_name
@@ -107,7 +107,7 @@ def sharing(shared: bool) -> Iterator[None]:
 
     def gather(shard: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
         found = shard.new_empty((ranks * shard.shape[0], *shard.shape[1:]))
-        dist.all_gather_into_tensor(found, shard.contiguous(), group=group_named(group))  # pyright: ignore
+        dist.all_gather_into_tensor(found, shard.contiguous(), group=group_named(group))  # pyright: ignore[reportArgumentType]
         return found
 
     with torch.library._scoped_library("_c10d_functional", "IMPL") as library:  # pyright: ignore[reportPrivateUsage]
