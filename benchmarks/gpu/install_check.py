@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -125,15 +125,11 @@ def graphs(rank: int, mesh: Any, by: str, how: str) -> float:
     return max(near(got, want) for got, want in zip(found, wanted, strict=True))
 
 
-def checks(rank: int, ranks: int) -> Iterator[tuple[str, Check]]:
+def checks(rank: int, ranks: int, dtypes: Sequence[torch.dtype]) -> Iterator[tuple[str, Check]]:
     mesh = init_device_mesh("cuda", (ranks,))
     group = mesh.get_group().group_name
     torchs.enable_symm_mem_for_group(group)
     yield "what torch serves", partial(door_ranks.check_refused, rank, group)
-    if ranks == 2:
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            yield f"every axis, {dtype}", partial(door_ranks.check_forms, rank, group, dtype)
-            yield f"gradients, {dtype}", partial(door_ranks.check_gradients, rank, group, dtype)
     yield "sizes of models", partial(large, rank, group)
     alone, pairs = [[r] for r in range(ranks)], [[a, b] for a in range(ranks) for b in range(a + 1, ranks)]
     yield "subsets of the ranks", partial(subsets, rank, [*alone, *pairs, list(range(ranks))])
@@ -141,13 +137,17 @@ def checks(rank: int, ranks: int) -> Iterator[tuple[str, Check]]:
     for by in ("overlap", "torch's pass"):
         for how in ("by hand", "torch.compile"):
             yield f"attention in graphs, {by}, captured by {how}", partial(graphs, rank, mesh, by, how)
+    if ranks == 2:
+        for dtype in dtypes:
+            yield f"every axis, {dtype}", partial(door_ranks.check_forms, rank, group, dtype)
+            yield f"gradients, {dtype}", partial(door_ranks.check_gradients, rank, group, dtype)
 
 
-def check(sheet: Sheet) -> None:
+def check(sheet: Sheet, dtypes: Sequence[torch.dtype]) -> None:
     machine = sheet.machine
     tilelink.install()
     door_ranks.device = machine.device
-    for name, run in checks(machine.rank, machine.ranks):
+    for name, run in checks(machine.rank, machine.ranks, dtypes):
         row: Row = {"case": name}
         try:
             with sharing(gpus_of(sheet.backend) < machine.ranks):
@@ -166,9 +166,12 @@ def check(sheet: Sheet) -> None:
 
 
 def main() -> int:
-    options = parser(__doc__).parse_args()
+    given = parser(__doc__)
+    said = "of every axis and its gradients; each takes minutes where ranks share a GPU, since every form is compiled there"
+    given.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16", "float16"], help=said)
+    options = given.parse_args()
     os.environ.update(NO_MULTICAST)
-    return judged("install-check", check, options.out)
+    return judged("install-check", partial(check, dtypes=[getattr(torch, d) for d in options.dtypes]), options.out)
 
 
 if __name__ == "__main__":
