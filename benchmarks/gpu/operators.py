@@ -75,12 +75,28 @@ def replayed(machine: Machine, name: str) -> dict[str, Any]:
     return {"error": machine.worst(worst)}
 
 
+def on_two_streams(machine: Machine, name: str) -> Row:
+    """Calls on two streams in turn, of which no result is looked at before all are made."""
+    operator = tiled(name)
+    calls = [_case(machine, name, False, 20 + k) for k in range(6)]
+    wanted = [expected(operator, call) for call in calls]
+    streams, found = [torch.cuda.Stream(), torch.cuda.Stream()], list[Any]()
+    torch.cuda.synchronize()
+    for k, call in enumerate(calls):
+        with torch.cuda.stream(streams[k % 2]):
+            found.append(operator(*call.arguments, **call.given))
+    torch.cuda.synchronize()
+    pairs = zip(found, wanted, strict=True)
+    return {"error": machine.worst(max(max(differences(name, got, want)) for got, want in pairs))}
+
+
 def check(sheet: Sheet, name: str) -> None:
     machine = sheet.machine
     parts: dict[str, Any] = {
         "default": lambda: eager(machine, name, False),
         "ragged": lambda: eager(machine, name, True),
         "graph": lambda: replayed(machine, name),
+        "two streams": lambda: on_two_streams(machine, name),
     }
     if name in ON_SMS:
         parts["on SMs"] = lambda: eager(machine, name, False, on_sms=True)

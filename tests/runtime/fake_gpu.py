@@ -72,7 +72,15 @@ class Stream:
     def __init__(self, handle: int) -> None:
         self.cuda_stream, self.device_index = handle, 0
 
+    def record_event(self) -> int:
+        return self.cuda_stream
 
+    def wait_event(self, event: int) -> None:
+        WAITED.append((self.cuda_stream, event))
+
+
+WAITED: list[tuple[int, int]] = []
+"""A stream's handle, and the handle of the one whose work it waits for."""
 CURRENT: list[int] = [MAIN]
 """Handles of the streams that torch's work goes to, the innermost last."""
 
@@ -110,8 +118,9 @@ class FakeBackend(GpuBackend):
         self.arenas = Arenas()
         self._heap = self
         self._mains: dict[int, CudaStream] = {}
+        self._called: dict[bool, CudaStream] = {}
         self._thread = threading.local()
-        self._current_handle = lambda index: MAIN
+        self._current_handle = lambda index: CURRENT[-1]
 
     def _part(self, group: object) -> GpuBackend:
         raise AssertionError("nobody makes a group of this backend")
@@ -186,6 +195,7 @@ def fake_gpu() -> Iterator[Notes]:
         mock.patch.object(torch.cuda, "current_stream", current_stream),
         mock.patch.object(torch.cuda, "set_stream", set_stream),
         mock.patch.object(torch.cuda, "stream", entered),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=False),
         mock.patch.object(prepared, "check_devices"),
         mock.patch.object(torch.Tensor, "is_cuda", property(lambda self: True)),
     ):

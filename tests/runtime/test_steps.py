@@ -18,7 +18,7 @@ import triton
 from triton import knobs
 from triton.backends.nvidia import driver as triton_driver
 
-from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeBackend, Notes, fake_gpu
+from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, WAITED, FakeBackend, Notes, Stream, entered, fake_gpu
 from tests.speed import least_cpu_s
 from tilelink import Operator, TilelinkError, by_panels, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
@@ -322,6 +322,32 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     assert credits() == 1
     session.backend.is_capturing = False
     assert [credits() for _ in range(3)] == [1, 1, 1]
+
+
+def test_calls_on_several_streams_take_turns(notes: Notes, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They use the same slots and flags. Those of graphs are in order among themselves: a graph can wait for nothing else."""
+    op = OPERATORS["AG+GEMM, copy engine, push"]
+    given = tensors(op)
+    begun(op, session, given)
+
+    def waits(*streams: int) -> list[tuple[int, int]]:
+        WAITED.clear()
+        for handle in streams:
+            with entered(Stream(handle)):
+                op(*given, session=session)
+        return WAITED.copy()
+
+    assert isinstance(session.backend, FakeBackend)
+    assert waits(MAIN, 8, 8, 9, MAIN, MAIN) == [(8, MAIN), (9, 8), (MAIN, 9)]
+    session.backend.is_capturing = True
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: CURRENT[-1] in (8, 9))
+    assert waits(8, 9, 9, 8) == [(9, 8), (8, 9)]
+    session.backend.is_capturing = False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert waits(MAIN, 9) == [(9, MAIN)]
+    session.backend.is_capturing = True
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: CURRENT[-1] == 9)
+    assert waits(9) == []
 
 
 def test_a_kernel_that_is_not_as_expected_is_launched_by_triton(

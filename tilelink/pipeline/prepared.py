@@ -140,10 +140,11 @@ class Prepared:
         if writes and (wrong := written.refused(tensors, outs)) is not None:
             raise wrong
         backend = space.backend
-        if backend.capturing():
+        capturing = backend.capturing()
+        if capturing:
             space.captured = True
             space.replayed.add(self)
-        call = self.ready(tensors, outs)
+        call = self.ready(tensors, outs, capturing)
         if vigil.watchdog is not None and not space.calls:
             # Compilers take their time: ranks wait for one another before any wait is timed.
             vigil.agree("has compiled", None)
@@ -157,7 +158,12 @@ class Prepared:
         vigil.end()
         return alone([call.tensors[name] for name in self._results])
 
-    def ready(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None] = ()) -> Call:
+    def ready(
+        self,
+        tensors: Sequence[torch.Tensor],
+        outs: Sequence[torch.Tensor | None] = (),
+        capturing: bool | None = None,
+    ) -> Call:
         """A call whose kernels are compiled and loaded. Starts nothing; on this rank alone."""
         if self._viewed:
             tensors = stored(self.plan.wiring.signature, tensors)
@@ -165,7 +171,7 @@ class Prepared:
         for k, name in enumerate(self._results):
             out = outs[k] if k < len(outs) else None
             named[name] = self.fresh[k]() if out is None else out
-        call = Call(named, int(space.captured or not space.heard), space.backend, space.backend.main_stream())
+        call = Call(named, int(space.captured or not space.heard), space.backend, space.backend.main_stream(capturing))
         if not self.slots:
             slots = range(self.plan.schedule.slots)
             self.slots = tuple([prepare(self.loaded, space, slot, call, self._watch) for slot in slots])

@@ -199,8 +199,14 @@ class Backend(ABC):
         return self.zeros(count, torch.int64)
 
     # ----------------------------------------------------------------------------------------------- streams and clocks
-    def main_stream(self) -> Stream:
-        """The caller's current stream."""
+    def main_stream(self, capturing: bool | None = None) -> Stream:
+        """The caller's current stream, behind what the one has been given that was asked for before.
+
+        Calls on two streams would use one slot at a time, and peers would wait for kernels that find no room beside others.
+
+        Args:
+            capturing: what `capturing` says, if it has been asked: calls in graphs are in order among themselves.
+        """
         raise no_kernels()
 
     def side_stream(self, index: int) -> Stream:

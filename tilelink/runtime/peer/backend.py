@@ -120,6 +120,8 @@ class GpuBackend(ProcessBackend):
         self.launcher = Launcher(self.device, room=self.topology.device.shared_bytes)
         self._sides: dict[int, CudaStream] = {}
         self._mains: dict[int, CudaStream] = {}
+        self._called: dict[bool, CudaStream] = {}
+        """On which stream the last call was made, and the last one that was captured."""
         self._thread = threading.local()
         # The handle of a device's current stream, if possible without a Python object around it; Triton asks so too.
         raw: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -137,10 +139,12 @@ class GpuBackend(ProcessBackend):
         return cls()
 
     def within(self, group: Any) -> GpuBackend:
-        """Streams are shared with it."""
+        """Streams are shared with it, and so are turns on them."""
         made: GpuBackend = super().within(group)
         if made is not self:
-            made._sides, made.launcher = self._sides, self.launcher
+            made._sides, made._mains, made._called, made.launcher = (
+                self._sides, self._mains, self._called, self.launcher,
+            )  # fmt: skip
         return made
 
     def _block(self, nbytes: int) -> SymmetricBlock:
@@ -185,8 +189,8 @@ class GpuBackend(ProcessBackend):
     def drain(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def main_stream(self) -> CudaStream:
-        """The caller's current stream. Raises TL438, the current device has changed since the backend was made."""
+    def main_stream(self, capturing: bool | None = None) -> CudaStream:
+        """As of every backend. Raises TL438, the current device has changed since the backend was made."""
         if torch.cuda.current_device() != self.device.index:
             raise TilelinkError(
                 "TL438",
@@ -200,7 +204,13 @@ class GpuBackend(ProcessBackend):
         handle = self._current_handle(self.device.index)
         if handle not in self._mains:
             self._mains[handle] = self._stream(torch.cuda.current_stream(self.device))
-        return self._mains[handle]
+        stream, captured = self._mains[handle], self.capturing() if capturing is None else capturing
+        before = self._called.get(captured)
+        if before is not stream:
+            self._called[captured] = stream
+            if before is not None and before.capturing() == captured:
+                stream.wait(before.record())
+        return stream
 
     def side_stream(self, index: int) -> CudaStream:
         """They go first where hardware can choose."""

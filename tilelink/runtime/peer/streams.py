@@ -211,6 +211,11 @@ class CudaStream:
             )
         driver.operate(driver.doorbell_operations(doorbell.data_ptr(), times), self.handle)
 
+    def capturing(self) -> bool:
+        """Whether it is being captured into a CUDA graph."""
+        with torch.cuda.stream(self.stream):
+            return torch.cuda.is_current_stream_capturing()
+
     def record(self) -> Any:
         return self.stream.record_event()
 

@@ -162,7 +162,8 @@ class SimulatedBackend(Backend):
         self._machine.gave_up = False
 
     # ------------------------------------------------------------------------------------------------------------ streams
-    def main_stream(self) -> SimulatedStream:
+    def main_stream(self, capturing: bool | None = None) -> SimulatedStream:
+        del capturing
         return self.side_stream(-1)
 
     def side_stream(self, index: int) -> SimulatedStream:
