@@ -203,7 +203,7 @@ def _runs_on(plan: Plan, s: StepPlan) -> str:
 
 
 def _tiles(s: StepPlan) -> str:
-    blocks = " × ".join(_tile(g) for g in s.grid if g.kind != "own")
+    blocks = " × ".join(_tile(g) for g in s.grid if not g.coordinate)
     loops = ", ".join(_tile(g) for g in s.loops)
     return f"{blocks}, over {loops}" if loops else blocks
 
@@ -296,9 +296,9 @@ def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
     if axis.axis is None:
         return "a source rank"
     name = plan.wiring.tensor(c.tensor).axes[axis.axis].name
-    if axis.kind == "unit":
+    if axis.within == "position":
         return "a rank" if name == "R" else f"one {name}"
-    inside = {"cut": " within a rank's part", "part": " of the own part"}.get(axis.kind, "")
+    inside = {"parts": " within a rank's part", "own part": " of the own part"}.get(axis.within, "")
     # A piece larger than any tensor stands for the whole axis.
     return f"{'all' if axis.span is None else axis.span} of {name}{inside}"
 

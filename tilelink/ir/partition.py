@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -98,6 +98,16 @@ class GridAxis(_Split):
     def by_parts(self) -> bool:
         """Whether tiles end where ranks' parts do, and go through all of these."""
         return self.kind == "cut"
+
+    @property
+    def own_part(self) -> bool:
+        """Whether they go through this rank's part only."""
+        return self.kind == "mine"
+
+    @property
+    def coordinate(self) -> bool:
+        """Whether there is one position: this rank's."""
+        return self.kind == "own"
 
     @property
     def unit(self) -> bool:
@@ -193,6 +203,12 @@ class ChannelAxis(_Split):
     """None: one flag for a whole part, whatever its length."""
     over: str = RANK_AXIS
     every: bool = False
+
+    @property
+    def within(self) -> Literal["position", "axis", "parts", "own part"]:
+        """What each flag stands for a piece of; `position`: for one of these."""
+        found: dict[str, Any] = {"unit": "position", "plain": "axis", "cut": "parts", "part": "own part"}
+        return found[self.kind]
 
     @property
     def length(self) -> Formula:

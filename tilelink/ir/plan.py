@@ -160,7 +160,7 @@ class StepPlan:
     def _viewed(self) -> Iterator[str]:
         """What a library function gets of each parameter: `rows[M by M/R, K]`."""
         axes = (*self.grid, *self.loops) if self.by_panels else self.grid
-        cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in axes if g.tile or g.kind == "cut"}
+        cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in axes if g.tile or g.by_parts}
         for p in self.step.program.params:
             dims = [v.dim if not v.dim.startswith("_") else "…" for v in self.step.binding(p.name).view]
             text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in dims)}]"
@@ -170,7 +170,7 @@ class StepPlan:
         """The partition that a loop walks: of a dimension that one tensor has whole, and another by parts, there are two."""
         view = self.step.binding(walk.param).view[walk.axis]
         found = [a for a in self.loops if a.dim == view.dim]
-        return next((a for a in found if (a.kind == "mine") == view.by_parts), found[0])
+        return next((a for a in found if a.own_part == view.by_parts), found[0])
 
     def own_tiles(self, host: StepPlan) -> Formula:
         """Of a fused step for own rows: how many tiles of its host a rank holds."""

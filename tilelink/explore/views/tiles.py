@@ -72,7 +72,7 @@ def tile_order(plan: Plan, step: StepPlan, rank: int) -> np.ndarray[Any, Any]:
     """The step's positions laid out over its last two tiled axes; -1 where this rank has no tile."""
     env = step.turns(plan.env(rank))
     total = len(env["t"])
-    axes = [a for a, g in enumerate(step.grid) if g.kind != "own"]
+    axes = [a for a, g in enumerate(step.grid) if not g.coordinate]
     counts = [int(F.evaluate(step.grid[a].count, env)) for a in axes]
     # Axes before the last two, such as one of ranks, are stacked.
     columns = counts[-1] if len(axes) > 1 else 1
@@ -128,13 +128,13 @@ def _png(pixels: np.ndarray[Any, Any]) -> str:
 
 def _axes_of(step: StepPlan) -> tuple[str, str]:
     """The axes that go down, and the one that goes to the right."""
-    names = ["…" if g.dim.startswith("_") else g.dim for g in step.grid if g.kind != "own"]
+    names = ["…" if g.dim.startswith("_") else g.dim for g in step.grid if not g.coordinate]
     return (" ".join(names[:-1]), names[-1]) if len(names) > 1 else (" ".join(names), "")
 
 
 def borders(plan: Plan, step: StepPlan, rank: int) -> list[float]:
     """Where, counted in tiles, parts of other ranks begin among those of this one's panel."""
-    walked = [g for g in step.grid if g.kind != "own"]
+    walked = [g for g in step.grid if not g.coordinate]
     if not walked or len(walked) > 2:
         return []
     first: GridAxis = walked[0]
