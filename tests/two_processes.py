@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ def run(main: Main, of_four: Main | None = None) -> None:
 
     This is one of them, and the others are forked."""
     folder = Path(sys.argv[1])
+    gc.freeze()  # the imports of this module's user as well
     torch.set_num_threads(1)
     rank, children = 0, list[int]()
     for other in range(1, 4 if of_four else 2):

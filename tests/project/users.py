@@ -6,6 +6,7 @@ its own.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -69,4 +70,7 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], out:
 if __name__ == "__main__":
     for library in sys.argv[1:]:
         __import__(library)
+    # What was imported stays: every fork would look through it for garbage, and take copies of the pages on the way.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     _serve()
