@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.parametrize import register_parametrization
+from torch.nn.utils.prune import l1_unstructured
 from transformers import (
     DynamicCache,
     LlamaConfig,
@@ -483,6 +484,42 @@ class Renormed(nn.Linear):
         return super().forward(input)
 
 
+class Reader(nn.Module):
+    """Parameters of modules that nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList([nn.Parameter(torch.full((8,), 2.0))])
+        self.named = nn.ParameterDict({"shift": nn.Parameter(torch.ones(8))})
+        self.attention, self.out = nn.MultiheadAttention(8, 2), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.scales[0] + self.named["shift"]
+        return self.out(self.attention(x, x, x)[0])
+
+
+def check_readers(mesh: DeviceMesh) -> None:
+    """Lists of parameters, and torch's attention, which reads a weight of a module inside; a weight that is no longer split."""
+    whole, split = drawn(Reader), parallelize(drawn(Reader), {"out": "colwise_rep"}, mesh)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    for each in (whole, split):
+        each(x).square().sum().backward()
+    close(split(x), whole(x))
+    for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
+        close(b.grad, a.grad, key)
+    for style in ("colwise_rep", "rowwise_rep"):
+        layer = parallelize(nn.Sequential(nn.Linear(8, 8)), {"0": style}, mesh)
+        layer.load_state_dict(nn.Sequential(nn.Linear(8, 8)).state_dict(), assign=True)
+        with pytest.raises(tilelink.TilelinkError, match=r"TL250: a weight of 8 by axis . is whole, and the"):
+            layer(x)
+    table = parallelize(nn.Sequential(nn.Embedding(8, 8)), {"0": "embedding_rowwise"}, mesh)
+    table.load_state_dict(nn.Sequential(nn.Embedding(8, 8)).state_dict(), assign=True)
+    with pytest.raises(tilelink.TilelinkError, match="TL250"):
+        table(torch.arange(8))
+    dropped = parallelize(nn.Sequential(nn.Dropout(), nn.Linear(8, 8)), {"0": SequenceParallel(), "1": "colwise"}, mesh)
+    assert type(dropped.get_submodule("0")) is nn.Dropout  # whose numbers torch draws as of the whole, on GPUs
+
+
 class Halves(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.softmax(0)
@@ -615,6 +652,12 @@ def check_refusals(mesh: DeviceMesh) -> None:
     )
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 4)))
     assert refused(normed, {"0": "colwise"}, mesh).startswith("TL241: 0 has a weight that is made of other parameters")
+    pruned = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4))
+    l1_unstructured(pruned[0], "weight", 0.5)
+    for plan in ({"0": "colwise"}, {"1": "colwise"}):
+        assert refused(pruned, plan, mesh).startswith("TL241: 0 has a weight that is made of other parameters")
+    assert refused(model, [("0.up", "colwise")], mesh).startswith("TL241: the plan is [('0.up', 'colwise')]\n")
+    assert "split a model over: it is a ProcessGroup\n" in refused(model, odd, mesh.get_group())
     several = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
     assert "it has 2 dimensions\n" in refused(model, odd, several)
     assert 'do:  pass one of them: mesh["tensor"]' in refused(model, odd, several)
@@ -654,6 +697,7 @@ def main(rank: int, folder: Path) -> None:
     check_compiled_alone(mesh)
     check_embedding(rank, mesh)
     check_odd_modules(mesh)
+    check_readers(mesh)
     check_uneven_dtensors(rank, mesh)
     check_tangents(mesh)
     compiled = native.load(native.built())

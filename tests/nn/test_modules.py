@@ -275,6 +275,9 @@ def test_what_users_of_a_linear_expect() -> None:
         assert torch.equal(row(x), other(x))
         assert repr(row) == "RowParallelLinear(in_features=8, out_features=6, bias=False, ranks=2, dim=-2)"
         assert ColumnParallelLinear(8, 6, device="meta").weight.is_meta
+        up, down, gate = (nn.Linear(8, 8).requires_grad_(False) for _ in range(3))
+        for frozen in (ParallelMLP.of(up, down, gate), ParallelAttention.of(up, gate, up, down, 2)):
+            assert not any(p.requires_grad for p in frozen.parameters())
         with torch.autocast("cpu", torch.bfloat16):
             assert column(torch.randn(4, 8)).dtype == torch.bfloat16
 
@@ -386,6 +389,24 @@ REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
     "choices": (
         lambda: ParallelMoE(8, 6, 4, 5),
         "TL235: choices=5 of experts=4\n  why: the router chooses different experts for a token\n  do:  choose 1 to 4",
+    ),
+    "one bias of two": (
+        lambda: ParallelMLP.of(nn.Linear(8, 4, bias=False), nn.Linear(4, 8), nn.Linear(8, 4)),
+        "TL235: gate has a bias, and up has none\n"
+        "  why: layers that share a gathering are one layer here, with one weight and one bias\n"
+        "  do:  give the others one of zeros, or remove it",
+    ),
+    "one bias of three": (
+        lambda: ParallelAttention.of(nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8), nn.Linear(8, 8), 2),
+        "TL235: query has a bias, and key has none\n"
+        "  why: layers that share a gathering are one layer here, with one weight and one bias\n"
+        "  do:  give the others one of zeros, or remove it",
+    ),
+    "one of two is frozen": (
+        lambda: ParallelMLP.of(nn.Linear(8, 4), nn.Linear(4, 8), nn.Linear(8, 4).requires_grad_(False)),
+        "TL235: the weight of up is trained, and that of gate is not\n"
+        "  why: layers that share a gathering are one layer here, with one weight and one bias\n"
+        "  do:  set requires_grad alike",
     ),
     "a list": (
         lambda: ColumnParallelLinear(8, 6, group=[0, 1]),

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tilelink.nn import functional as F
-from tilelink.nn.fitting import check_features, width_of_heads
+from tilelink.nn.fitting import check_features, check_joined, width_of_heads
 from tilelink.nn.groups import group_name, rank_of, ranks_of
-from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, part_of, require_even
+from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, joined, part_of, require_even
 from tilelink.nn.replicated import Replicated
 from tilelink.nn.rows import total_rows
 
@@ -113,6 +113,7 @@ class ParallelAttention(nn.Module):
         sequence_parallel: bool,
     ) -> None:
         name = group_name(group)
+        check_joined(dict(zip(("query", "key", "value"), projections, strict=True)))
         self.width = width_of_heads(projections[0].out_features, heads)
         width_of_heads(projections[0].out_features, heads, projections[1].out_features // self.width)
         self.heads, self.dim = heads, dim
@@ -122,13 +123,9 @@ class ParallelAttention(nn.Module):
         how: dict[str, Any] = {"group": name, "dim": dim, "sequence_parallel": sequence_parallel}
         self.inputs = ColumnParallelLinear.of(projections[0], **how)
         self.inputs.out_features = sum(p.out_features for p in projections)
-        self.inputs.weight = nn.Parameter(
-            torch.cat([part_of(p.weight, 0, name, "heads") for p in projections]).detach()
-        )
+        self.inputs.weight = joined([part_of(p.weight, 0, name, "heads") for p in projections])
         if projections[0].bias is not None:
-            self.inputs.bias = nn.Parameter(
-                torch.cat([part_of(p.bias, 0, name, "heads") for p in projections]).detach()
-            )
+            self.inputs.bias = joined([part_of(p.bias, 0, name, "heads") for p in projections])
         self.output = RowParallelLinear.of(output, **how)
         self.lengths = [p.out_features // ranks for p in projections]
         self.inputs.joined = _joined(self.lengths)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
+from torch import nn
 
 from tilelink.errors import TilelinkError
 
@@ -45,6 +48,31 @@ def check_choices(choices: int, experts: int) -> None:
             "the router chooses different experts for a token",
             f"choose 1 to {experts}",
         )
+
+
+def check_joined(layers: Mapping[str, nn.Linear]) -> None:
+    """Whether layers can be one, behind one gathering.
+
+    Raises:
+        TilelinkError: TL235, some have a bias, or are trained, and others not.
+    """
+    (first, other), *more = layers.items()
+    for name, layer in more:
+        if (layer.bias is None) != (other.bias is None):
+            has, lacks = (name, first) if other.bias is None else (first, name)
+            raise _misfit(
+                f"{has} has a bias, and {lacks} has none", JOINED, "give the others one of zeros, or remove it"
+            )
+        for of in ("weight", "bias"):
+            a, b = getattr(layer, of), getattr(other, of)
+            if a is not None and a.requires_grad != b.requires_grad:
+                has, lacks = (first, name) if b.requires_grad else (name, first)
+                raise _misfit(
+                    f"the {of} of {has} is trained, and that of {lacks} is not", JOINED, "set requires_grad alike"
+                )
+
+
+JOINED = "layers that share a gathering are one layer here, with one weight and one bias"
 
 
 def _misfit(text: str, why: str, hint: str) -> TilelinkError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -55,7 +56,7 @@ class _Split(Layer):
         elif self.axis == 0:  # each feature has its own
             self.bias = part_of(whole.bias, 0, group, self.features)
         else:
-            self.bias = nn.Parameter(whole.bias.detach().clone())
+            self.bias = nn.Parameter(whole.bias.detach().clone(), whole.bias.requires_grad)
 
     def extra_repr(self) -> str:
         return (
@@ -151,14 +152,20 @@ class RowParallelLinear(_Split):
 
 
 def part_of(whole: torch.Tensor, axis: int, group: str, what: str) -> nn.Parameter:
-    """This rank's part of a parameter, a copy.
+    """This rank's part of a parameter, a copy, which is trained if that is.
 
     Raises:
         TilelinkError: TL232, the ranks' parts would differ.
     """
     ranks = ranks_of(group)
     require_even(what, whole.shape[axis], ranks)
-    return nn.Parameter(whole.detach().chunk(ranks, axis)[rank_of(group)].clone(memory_format=torch.contiguous_format))
+    mine = whole.detach().chunk(ranks, axis)[rank_of(group)].clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(mine, whole.requires_grad)
+
+
+def joined(parts: Sequence[torch.Tensor]) -> nn.Parameter:
+    """Parameters of layers that `check_joined` has seen as one, their rows behind one another."""
+    return nn.Parameter(torch.cat([part.detach() for part in parts]), parts[0].requires_grad)
 
 
 def require_even(what: str, count: int, ranks: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
+from tilelink.nn.fitting import check_joined
+from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, joined
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
@@ -76,11 +77,12 @@ class ParallelMLP(nn.Module):
         how: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
         made.up, made.down = ColumnParallelLinear.of(up, **how), RowParallelLinear.of(down, **how)
         if gate is not None:
+            check_joined({"up": up, "gate": gate})
             first = ColumnParallelLinear.of(gate, **how)
             made.up.out_features *= 2
-            made.up.weight = nn.Parameter(torch.cat([first.weight.detach(), made.up.weight.detach()]))
+            made.up.weight = joined([first.weight, made.up.weight])
             if made.up.bias is not None and first.bias is not None:
-                made.up.bias = nn.Parameter(torch.cat([first.bias.detach(), made.up.bias.detach()]))
+                made.up.bias = joined([first.bias, made.up.bias])
             made._join()
         return made
 

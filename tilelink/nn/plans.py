@@ -16,11 +16,15 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from tilelink.errors import TilelinkError
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
 from tilelink.nn.styles import (
+    READ,
     ColwiseParallel,
     Local,
     ReplicatedParallel,
@@ -72,6 +76,12 @@ def parallelize(
     """
     whole = plan is not None
     given: Mapping[str, ParallelStyle | str] | None = plan if whole else getattr(model, "tp_plan", None)
+    if given and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _misfit(
+            f"the plan is {given!r}",
+            "a plan says how each of some modules is split",
+            "pass one: {name of a module: style}",
+        )
     if not given:
         raise _misfit(
             f"{type(model).__name__} has no plan",
@@ -118,11 +128,10 @@ class _Entry:
                 "name the linear layers inside it",
             )
         if is_parametrized(self.module):
-            raise _misfit(
-                f"{self.name} has a weight that is made of other parameters",
-                "each rank has a part of a parameter, and of none from which a parametrization makes another",
-                "split the model first, or call torch.nn.utils.parametrize.remove_parametrizations",
+            raise _made_of(
+                self.name, "split the model first, or call torch.nn.utils.parametrize.remove_parametrizations"
             )
+        _require_own(self.name, self.module)
         if not isinstance(self.module, nn.Linear):
             return
         columns = isinstance(self.style, ColwiseParallel)
@@ -178,6 +187,10 @@ def _usable(mesh: DeviceMesh | None, model: nn.Module) -> DeviceMesh:
         if not dist.is_initialized():
             raise _no_mesh("there is no process group", "initialize torch.distributed, or start with torchrun")
         return init_device_mesh("cpu" if kind == "meta" else kind, (dist.get_world_size(),))
+    if not isinstance(mesh, DeviceMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _no_mesh(
+            f"it is a {type(mesh).__name__}", 'make one of a process group: DeviceMesh.from_group(group, "cuda")'
+        )
     if mesh.ndim != 1:
         raise _no_mesh(f"it has {mesh.ndim} dimensions", 'pass one of them: mesh["tensor"]')
     if mesh.get_coordinate() is None:
@@ -249,6 +262,23 @@ def _require_apart(entries: list[_Entry]) -> None:
         seen.add((entry.module, entry.parameter))
 
 
+def _require_own(name: str, module: nn.Module) -> None:
+    """Raises TL241 where a hook in front of each call makes a parameter of DTensors and plain tensors."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm | SpectralNorm | BasePruningMethod):
+            raise _made_of(
+                name, "remove it by torch.nn.utils.prune.remove, remove_weight_norm or remove_spectral_norm before"
+            )
+
+
+def _made_of(name: str, hint: str) -> TilelinkError:
+    return _misfit(
+        f"{name} has a weight that is made of other parameters",
+        "each rank has a part of a parameter, and of none from which a parametrization makes another",
+        hint,
+    )
+
+
 def _tie(model: nn.Module, kept: list[_Kept]) -> None:
     """What was one parameter of several modules is one again.
 
@@ -283,7 +313,11 @@ def _replicate_others(model: nn.Module, mesh: DeviceMesh) -> None:
     """Parameters outside of the plan as DTensors too: torch's functions of all gradients take either kind, not both."""
     for name, module in list(model.named_modules()):
         own = list(module.parameters(recurse=False))
-        if own and not any(isinstance(p, DTensor) for p in own):
+        inner = [p for each in module.children() if isinstance(each, READ) for p in each.parameters(recurse=False)]
+        if any(isinstance(p, DTensor) for p in own):
+            continue
+        if own or any(not isinstance(p, DTensor) for p in inner):
+            _require_own(name, module)
             _Entry(name, module, None, ReplicatedParallel(summed=False)).apply(mesh, None)
 
 

@@ -6,6 +6,7 @@ Parameters become DTensors and keep their names, as by torch's own styles; a mod
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from threading import RLock
@@ -17,6 +18,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import style as torchs
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.stateless import _reparametrize_module
 
 from tilelink.errors import TilelinkError
@@ -67,6 +70,23 @@ class Split:
     def of(self, x: torch.Tensor) -> DTensor:
         return x if isinstance(x, DTensor) else DTensor.from_local(x, self.mesh, (self.given,), run_check=False)
 
+    def part(self, weight: torch.Tensor, axis: int, whole: int) -> torch.Tensor:
+        """A weight that is split along an axis, of size `whole` over all ranks; what a parametrization made of it may lie
+        otherwise. Raises TL250, not split."""
+        if not isinstance(weight, DTensor):
+            if weight.shape[axis] == whole and self.mesh.size() > 1:
+                raise TilelinkError(
+                    "TL250",
+                    f"a weight of {whole} by axis {axis} is whole, and the module takes 1/{self.mesh.size()} of it",
+                    why="it was replaced after the model was split, as by load_state_dict(…, assign=True) of an unsplit model's",
+                    hint="load by torch.distributed.checkpoint.state_dict.set_model_state_dict, with full_state_dict=True",
+                )
+            return weight
+        placement = weight.placements[0]
+        if type(placement) is Shard and placement.dim % 2 == axis:
+            return weight
+        return weight.redistribute(placements=(Shard(axis),))
+
     def result(self, y: torch.Tensor, placement: Placement, length: int | None = None) -> torch.Tensor:
         """A local tensor that lies as `placement` says, as this module's result; `length`: of the axis that is split, where ranks
         may have parts of different sizes."""
@@ -103,7 +123,7 @@ class ColumnLinear(SplitModule, nn.Linear):
     """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        split, weight, bias = self.split, _along(0, self.weight), self.bias
+        split, weight, bias = self.split, self.split.part(self.weight, 0, self.out_features), self.bias
         placement = split.placement(input)
         if _is_shard(placement) and placement.dim % input.dim() != input.dim() - 1:
             ranks = split.mesh.size()
@@ -121,7 +141,7 @@ class RowLinear(SplitModule, nn.Linear):
     """What `RowwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        split, weight, bias = self.split, _along(1, self.weight), self.bias
+        split, weight, bias = self.split, self.split.part(self.weight, 1, self.in_features), self.bias
         placement = split.placement(input)
         apart = _same(placement, LAST, input.dim())
         x = local(input if apart else split.of(input).redistribute(placements=(LAST,)))
@@ -153,17 +173,9 @@ class RowEmbedding(SplitModule, nn.Embedding):
         given: dict[str, Any] = {"first": first, "total": total, "padding": self.padding_idx, "group": split.group}
         apart = type(split.placement(input)) is not Replicate
         ids = split.of(input).redistribute(placements=(Replicate(),)) if apart else input
-        return split.result(split_embedding.embedding(local(ids), self.weight, **given), split.made)
-
-
-def _along(axis: int, weight: torch.Tensor) -> torch.Tensor:
-    """A weight that is split along an axis; what a parametrization made of it may lie otherwise."""
-    if not isinstance(weight, DTensor):
-        return weight
-    placement = weight.placements[0]
-    if type(placement) is Shard and placement.dim % 2 == axis:
-        return weight
-    return weight.redistribute(placements=(Shard(axis),))
+        return split.result(
+            split_embedding.embedding(local(ids), split.part(self.weight, 0, total), **given), split.made
+        )
 
 
 def _as(split: Split, bias: torch.Tensor) -> torch.Tensor:
@@ -191,7 +203,8 @@ class Local:
 
     def _forward(self, *args: Any, **given: Any) -> Any:
         module: Any = self
-        named = module.named_parameters() if self.recurse else module.__dict__["_parameters"].items()
+        inner = () if self.recurse else [*self._read()]
+        named = module.named_parameters() if self.recurse else [*module.__dict__["_parameters"].items(), *inner]
         plain = {name: own(p) for name, p in named if p is not None}
         if self.summed:
             plain = dict(zip(plain, F.replicated_all([*plain.values()], group=self.split.group), strict=True))
@@ -199,7 +212,7 @@ class Local:
             with _reparametrize_module(module, plain, tie_weights=True):
                 return super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
         before = [_mark(t) for t in plain.values()]
-        if self.recurse:
+        if self.recurse or inner:
             with _reparametrize_module(module, plain, tie_weights=True):
                 found = super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
         else:
@@ -218,6 +231,17 @@ class Local:
         if after != before and (self.summed or [at for at, _ in after] != [at for at, _ in before]):
             raise _sets(self.split.name, next(n for n, a, b in zip(plain, after, before, strict=True) if a != b))
         return found
+
+    def _read(self) -> Iterator[tuple[str, nn.Parameter | None]]:
+        """Parameters of modules inside that nobody calls."""
+        module: Any = self
+        for name, inner in module.__dict__["_modules"].items():
+            if isinstance(inner, READ) and isinstance(inner, Local) and inner.summed == self.summed:
+                yield from ((f"{name}.{own}", p) for own, p in inner.__dict__["_parameters"].items())
+
+
+READ = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
+"""Modules that are not called: the module around them reads their parameters. The last is in `torch.nn.MultiheadAttention`."""
 
 
 def _mark(t: torch.Tensor) -> tuple[int, int]:
@@ -289,9 +313,13 @@ class SequenceParallel(torchs.SequenceParallel):
     """torch's `SequenceParallel`: a norm, or another module that every rank applies to its positions.
 
     The module runs on plain tensors, with no DTensor in between; gradients of its parameters are summed in one all-reduce.
+    A dropout is torch's: of DTensors on GPUs each rank draws its part of the whole's numbers, where ranks with one seed would
+    draw the same.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if isinstance(module, _DropoutNd):
+            return super()._apply(module, device_mesh)
         placement = self.sequence_sharding[0]
         split = Split(device_mesh, group_name(device_mesh), placement, placement, self.use_local_output)
         return _hold_alike(module, LocalRows, split, summed=True)

@@ -23,7 +23,7 @@ def register(door: Door) -> torch.library.Library:
         A: torch.Tensor, Bs: Sequence[torch.Tensor], gather_dim: int, group_name: str, *, return_A: bool = True
     ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
         dim, session = gather_dim % max(A.dim(), 1), door.session(group_name)
-        why = door.closed[group_name] if session is None else _shapes(A, Bs) or unserved([A, *Bs], session)
+        why = door.closed[group_name] if session is None else _shapes(A, Bs, gather_dim) or unserved([A, *Bs], session)
         if door.count(GATHER, why) and session is not None:
             return all_gather_matmul(A, Bs, dim, session, return_A)
         torchs_own = torchs._fused_all_gather_matmul if A.is_cuda else torchs._fused_all_gather_matmul_fallback
@@ -31,7 +31,7 @@ def register(door: Door) -> torch.library.Library:
 
     def scatter(A: torch.Tensor, B: torch.Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> torch.Tensor:
         dim, session = scatter_dim % max(A.dim(), 1), door.session(group_name)
-        why = door.closed[group_name] if session is None else _shapes(A, [B]) or unserved([A, B], session)
+        why = door.closed[group_name] if session is None else _shapes(A, [B], scatter_dim) or unserved([A, B], session)
         if why is None and reduce_op not in ("sum", "avg"):
             why = f"tilelink sums and averages, and this is {reduce_op!r}"
         ranks = 1 if session is None else session.backend.ranks
@@ -71,7 +71,7 @@ def forget() -> None:
         getattr(torch.ops.symm_mem, name).default._dispatch_cache.clear()
 
 
-def _shapes(A: torch.Tensor, Bs: Sequence[torch.Tensor]) -> str | None:
-    """Why these are no products of matrices, which torch says in its own words."""
-    fit = A.dim() >= 2 and Bs and all(B.dim() == 2 for B in Bs)
+def _shapes(A: torch.Tensor, Bs: Sequence[torch.Tensor], dim: int) -> str | None:
+    """Why these are no products of matrices, or not along that axis, which torch says in its own words."""
+    fit = A.dim() >= 2 and -A.dim() <= dim < A.dim() and Bs and all(B.dim() == 2 for B in Bs)
     return None if fit else "these are no products of matrices"
