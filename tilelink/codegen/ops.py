@@ -56,7 +56,9 @@ def turns(scope: Scope, op: Op, loc: Loc | None) -> Generator[None]:
 
 
 def run_of(op: Op) -> tuple[Formula, Formula] | None:
-    """The first and the last flag of a loop over flags that follow one another."""
+    """The first and the last flag of one, or of a loop over flags that follow one another."""
+    if isinstance(op, Await | Signal):
+        return op.index, op.index
     if not isinstance(op, For) or any(isinstance(o, For) for o in walk(op.body)):
         return None
     if not any(isinstance(o, Await | Signal) for o in walk(op.body)) or not _by_one(_index(op.body), Sym(op.var)):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from tilelink.codegen import memory, ops
 from tilelink.codegen.access import power_of_two
 from tilelink.codegen.scope import Place, Scope
-from tilelink.codegen.text import Lines
+from tilelink.codegen.text import Lines, atom
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -87,38 +86,6 @@ def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- statements
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The flags that a statement waits for: one, or those of loops around it."""
-
-    flags: Flags
-    index: Formula
-    loops: tuple[For, ...]
-
-    @staticmethod
-    def of(scope: Scope, body: tuple[Op, ...]) -> Span:
-        (op,), loops = body, list[For]()
-        while isinstance(op, For):
-            loops.append(op)
-            (op,) = op.body
-        assert isinstance(op, Await)
-        return Span(scope.lowered.flag(op.flags), op.index, tuple(loops))
-
-    @property
-    def run(self) -> tuple[Formula, Formula] | None:
-        """The first and the last of flags that follow one another."""
-        if not self.loops:
-            return self.index, self.index
-        return ops.run_of(self.loops[0])
-
-    def of_ranks(self, scope: Scope) -> For | None:
-        """The loop over one flag of each rank, which one wait can look at together. With a time limit each has its own, since a
-        report names the flag."""
-        if len(self.loops) != 1 or scope.reports.checks.watchdog or self.flags.scope != "sys":
-            return None
-        return self.loops[0] if self.loops[0].count == scope.step.ranks else None
-
-
 def wait(scope: Scope, op: Wait) -> None:
     """A wait of a program."""
     if not ops.printed(scope, op):
@@ -156,15 +123,23 @@ def _unrolled(body: tuple[Statement, ...]) -> Iterator[Statement]:
             yield from _unrolled(op.body)
 
 
-def await_all(scope: Scope, op: Wait, body: tuple[Op, ...]) -> None:
-    """Wait for every flag that the index intersects."""
-    span = None if isinstance(body[0], If) else Span.of(scope, body)
-    loop = None if span is None else span.of_ranks(scope)
-    if span is not None and loop is not None:
-        _wait_for_all(scope, span, loop, op.loc)
-    else:
-        tensor = scope.declared(op.param).name
-        ops.each(scope, body, lambda o: await_one(scope, o, tensor))
+def await_all(scope: Scope, op: Wait, body: tuple[Op, ...], known: tuple[str, str] | None = None) -> None:
+    """Wait for every flag that the index intersects. `known`: names of the first and the last of those that need no look."""
+    if (loop := of_ranks(scope, body)) is not None:
+        every = scope.names.fresh("every")
+        scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.lowered.topology.size(scope.step.axis))})", op.loc)
+        _await_ranks(scope, loop, every)
+        return
+
+    def leaf(o: Op) -> None:
+        assert isinstance(o, Await)
+        flag, new = scope.text(o.index), nullcontext()
+        if known is not None:
+            new = scope.lines.block(f"if ({flag} < {known[0]}) | ({flag} > {known[1]}):")
+        with new:
+            await_one(scope, o, scope.declared(op.param).name)
+
+    ops.each(scope, body, leaf)
 
 
 def await_one(scope: Scope, op: Op, tensor: str) -> None:
@@ -183,39 +158,42 @@ def _wait_for(scope: Scope, flags: Flags, flag: str, loc: Loc | None, tensor: st
     wait_until(scope, (start, flag), value, kind, of, loc, remote=flags.scope == "sys")
 
 
-def _wait_for_all(scope: Scope, span: Span, loop: For, loc: Loc | None) -> None:
-    """Wait for the flags of all ranks."""
-    every, flag = scope.names.fresh("every"), scope.names.fresh("c_each")
-    scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.lowered.topology.size(scope.step.axis))})", loc)
-    scope.lines.add(f"{flag} = {scope.text(F.substitute(span.index, {loop.var: Sym(every)}))}")
-    await_block(scope, span.flags, flag, f"{every} < {scope.text(loop.count)}", loc)
+def of_ranks(scope: Scope, body: tuple[Op, ...]) -> For | None:
+    """The loop over one flag of each rank, which one wait can look at together. With a time limit each has its own, since a
+    report names the flag."""
+    (loop,) = body
+    if not isinstance(loop, For) or loop.count != scope.step.ranks or scope.reports.checks.watchdog:
+        return None
+    (op,) = loop.body[0].body if isinstance(loop.body[0], If) else loop.body
+    return loop if isinstance(op, Await) and scope.lowered.flag(op.flags).scope == "sys" else None
 
 
-def await_block(scope: Scope, flags: Flags, flag: str, inside: str, loc: Loc | None) -> None:
-    """Wait for a block of flags, by name, as far as `inside` says."""
-    start = pointer(scope, flags)
-    value = _value(scope, flags, flag, f", mask={inside}, other=0")
-    scope.lines.add(f"shmem.signal_wait_each({start} + {flag}, shmem.CMP_GE, {value}, {inside})", loc)
+def _await_ranks(scope: Scope, loop: For, lanes: str) -> None:
+    """Wait at once for the flags of all ranks, which a block by the name of `lanes` has."""
+    (op,), inside = loop.body, f"{lanes} < {scope.ranks}"
+    scope.known[Sym(loop.var)] = Sym(lanes)
+    if isinstance(op, If):
+        assert op.test is not None
+        inside, (op,) = f"({inside}) & ({scope.text(op.test)})", op.body
+    assert isinstance(op, Await)
+    flags, flag = scope.lowered.flag(op.flags), ops.name(scope, "c_each", op.index, op.loc)
+    start, value = pointer(scope, flags), _value(scope, flags, flag, f", mask={inside}, other=0")
+    scope.lines.add(f"shmem.signal_wait_each({start} + {flag}, shmem.CMP_GE, {value}, {inside})", op.loc)
 
 
 def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
-    """Wait at once for the flags of a block of ranks, `lanes` by name; False, and no line, where they are polled one by one."""
+    """Wait at once for what a loop over all ranks waits for, `lanes` by the name of its variable; False, and no line, where
+    that is done turn by turn."""
     if not ops.printed(scope, op):
         return True
-    if any(isinstance(e, Gather) for e in op.index or ()) or scope.reports.checks.watchdog:
+    loop = of_ranks(scope, (For(lanes, scope.step.ranks, scope.part.of(op)),))
+    own = any(i.tensor == scope.declared(op.param).name for i in scope.step.in_place)
+    if loop is None or own or awaited(scope, op) in STATES:
         return False
-    if any(i.tensor == scope.declared(op.param).name for i in scope.step.in_place):
-        return False
-    body, inside = scope.part.of(op), f"{lanes} < {scope.ranks}"
-    if isinstance(body[0], If):
-        inside, body = f"({inside}) & ({scope.text(body[0].test or 1)})", body[0].body
-    span = Span.of(scope, body)
-    if span.loops or span.flags.scope != "sys" or span.flags.name in STATES:
-        return False
-    if lanes not in F.symbols(scope.here(span.index)):
+    if any(isinstance(o, Await) and lanes not in F.symbols(scope.here(o.index)) for o in walk(loop.body)):
         return False
     with scope.keeping_names():
-        await_block(scope, span.flags, ops.name(scope, "c_each", span.index, op.loc), inside, op.loc)
+        _await_ranks(scope, loop, lanes)
     if read_by_tma(scope, op):
         scope.lines.add("shmem.async_load_fence()")
     return True
@@ -230,48 +208,32 @@ def await_once(scope: Scope, op: Wait, body: tuple[Op, ...], then: tuple[str, ..
     A worker's tiles mostly share a flag with the one before, and a look at one costs a trip to L2. Without a loop of
     its own this wait also lets Triton fuse the loop over tiles with the loop inside a tile.
     """
-    span, lines = Span.of(scope, body), scope.lines
-    new, kept, wait = _not_awaited(scope, op, span, body)
-    test = new if only_if is None else only_if if new is None else f"{only_if} & ({new})"
-    with nullcontext() if test is None else lines.block(f"if {test}:", op.loc):
-        wait()
+    lines, flags, known = scope.lines, awaited(scope, op), None
+    tests, kept = [] if only_if is None else [only_if], list[str]()
+    loop, run = of_ranks(scope, body), ops.run_of(body[0])
+    if isinstance(body[0], Await) or loop is not None:
+        # The first of them tells which they are.
+        index = next(o.index for o in walk(body) if isinstance(o, Await))
+        flag = ops.name(scope, "c", index if loop is None else F.substitute(index, {loop.var: 0}), op.loc)
+        waited = scope.carried(f"{flags}_waited", "-1")
+        tests.append(f"{flag} != {waited}")
+        kept.append(f"{waited} = {flag}")
+    elif run is not None:
+        first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), run, strict=True))
+        low, high = remembered(scope, flags)
+        tests.append(f"({first} < {low}) | ({last} > {high})")
+        kept += [f"{low} = {first}", f"{high} = {last}"]
+        if any(isinstance(e, Gather) for e in op.index or ()):
+            # A vector's flags are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
+            known, kept = (low, high), joined(scope, first, last, low, high)
+    test = " & ".join(tests if len(tests) == 1 else map(atom, tests))
+    with lines.block(f"if {test}:", op.loc) if test else nullcontext():
+        await_all(scope, op, body, known)
         for line in then:
             lines.add(line)
     # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
     for line in kept:
         lines.add(line)
-
-
-def _not_awaited(
-    scope: Scope, op: Wait, span: Span, body: tuple[Op, ...]
-) -> tuple[str | None, list[str], Callable[[], None]]:
-    """The test of flags that this worker has not awaited here last (None: it remembers none), the lines by which it remembers
-    them, and what adds the wait itself."""
-    flags, run, loop = span.flags, span.run, span.of_ranks(scope)
-    if run is None and loop is None:
-        return None, [], lambda: await_all(scope, op, body)
-    if run is None or loop is not None or not span.loops:
-        first = span.index if loop is None else F.substitute(span.index, {loop.var: 0})
-        flag = ops.name(scope, "c", first, op.loc)
-        waited = scope.carried(f"{flags.name}_waited", "-1")
-        test, kept = f"{flag} != {waited}", [f"{waited} = {flag}"]
-        if loop is not None:
-            return test, kept, lambda: _wait_for_all(scope, span, loop, op.loc)
-        return test, kept, lambda: _wait_for(scope, flags, flag, op.loc)
-    first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), run, strict=True))
-    low, high = remembered(scope, flags.name)
-    # The flags of a vector are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
-    anywhere = any(isinstance(e, Gather) for e in op.index or ())
-    kept = joined(scope, first, last, low, high) if anywhere else [f"{low} = {first}", f"{high} = {last}"]
-
-    def each() -> None:
-        flag = scope.names.fresh("c")
-        with scope.lines.block(f"for {flag} in range({first}, {last} + 1):"):
-            known = scope.lines.block(f"if ({flag} < {low}) | ({flag} > {high}):") if anywhere else nullcontext()
-            with known:
-                _wait_for(scope, flags, flag, op.loc)
-
-    return f"({first} < {low}) | ({last} > {high})", kept, each
 
 
 def remembered(scope: Scope, tensor: str) -> tuple[str, str]:
@@ -296,20 +258,20 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     test, body = ops.elements(scope, op)
     if entry is None or test is None:
         return False
-    span, lines = Span.of(scope, body), scope.lines
-    run, most = span.run, max(scope.on_ranks(span.flags.count))
+    lines, flags, run = scope.lines, scope.lowered.flag(awaited(scope, op)), ops.run_of(body[0])
+    most = max(scope.on_ranks(flags.count))
     if run is None or most > BITS or f".{entry.expr.text}.low" not in F.symbols(run[0]):
         return False
     vector = ops.name(scope, "index", entry.expr.named, scope.loc)
     inside, count = scope.text(test), power_of_two(most)
     wanted, missing, flag = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
-    seen = scope.carried(f"{span.flags.name}_seen", "0")
+    seen = scope.carried(f"{flags.name}_seen", "0")
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))
     lines.add(f"{wanted} = blocks.members(tl.where({inside}, {number}, -1), {count})", op.loc)
     lines.add(f"{missing} = {wanted} & ~{seen}")
     with lines.block(f"if {missing} != 0:"):
         with lines.block(f"for {flag} in range(0, {count}):"), lines.block(f"if ({missing} >> {flag}) & 1 != 0:"):
-            _wait_for(scope, span.flags, flag, op.loc)
+            _wait_for(scope, flags, flag, op.loc)
         for line in then:
             lines.add(line)
     # Outside the branch, as in `await_once`.
@@ -356,18 +318,9 @@ def notify(scope: Scope, op: Notify) -> None:
         first = next(o for o in walk(body) if isinstance(o, Signal))
         if first.rank is not None:
             ops.name(scope, "owner", first.rank, op.loc)
-        # What is stored for one flag may still be on its way while the flag's total is fetched.
-        if scope.stored_async and not _late(scope, first) and scope.lowered.flag(first.flags).style != "doorbell":
-            scope.lines.add("shmem.async_store_quiet()")
         if not any(isinstance(o, For) for o in walk(body)):
             ops.name(scope, "c", first.index, op.loc)
         ops.each(scope, body, lambda o: signal(scope, o))
-
-
-def _late(scope: Scope, op: Signal) -> bool:
-    """Whether descriptor stores are waited for between the fetch of a flag's total and its raise."""
-    flags = scope.lowered.flag(op.flags)
-    return scope.stored_async and flags.rings is not None and op.rank == scope.step.rank
 
 
 def signal(scope: Scope, op: Op) -> None:
@@ -376,45 +329,37 @@ def signal(scope: Scope, op: Op) -> None:
         return
     flags, lines = scope.lowered.flag(op.flags), scope.lines
     flat = ops.name(scope, "c", op.index, op.loc)
-    if flags.style == "doorbell":
-        if scope.stored_async:
-            lines.add("shmem.async_store_quiet()")
-        lines.add(f"shmem.count({_doorbells(scope, flags)} + {flat})", op.loc)
-        return
-    flag = f"{pointer(scope, flags)} + {flat}"
-    if flags.scope == "gpu" and op.rank == scope.step.rank:
-        if op.amount is None:
-            # The last tile of a run-time split adds for all of them.
-            counts, often = scope.arg(Arg(f"{flags.name}_counts", "counts", flags.name)), _often(flags, Sym(flat))
-            tiles = scope.text(Sym(f"{flags.table}_tiles") * often)
-            with lines.block(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc):
-                lines.add(f"shmem.local_add({flag}, {scope.text(often)})")
-        elif flags.rings is not None:
-            _add_and_ring(scope, op, flags, flat, flag)
-        else:
-            lines.add(f"shmem.local_add({flag}, 1)", op.loc)
-        return
-    how = "1, shmem.SIGNAL_ADD" if flags.style == "count" else "epoch, shmem.SIGNAL_SET"
-    context = scope.context(flags.name)
-    if op.rank is None:
-        _tell_all(lines, flag, f"{how}, {scope.ranks}, {context}", op.loc, flat)
-    else:
-        lines.add(f"shmem.signal_op({flag}, {how}, {scope.text(op.rank)}, {context})", op.loc)
-
-
-def _add_and_ring(scope: Scope, op: Signal, flags: Flags, flat: str, flag: str) -> None:
-    """Whoever completes a flag rings its doorbell, once."""
-    lines, total = scope.lines, expected_at(scope, flags)
-    expected = scope.names.fresh(f"{flags.name}_expected")
-    lines.add(f"{expected} = tl.load({total} + {flat})", op.loc)
-    if _late(scope, op):
+    flag, here = f"{pointer(scope, flags)} + {flat}", flags.scope == "gpu" and op.rank == scope.step.rank
+    rings, expected = flags.rings if here and op.amount is not None else None, ""
+    if rings is not None:
+        expected = scope.names.fresh(f"{flags.name}_expected")
+        # What is stored may still be on its way while the flag's total is fetched.
+        lines.add(f"{expected} = tl.load({expected_at(scope, flags)} + {flat})", op.loc)
+    if scope.stored_async:
         lines.add("shmem.async_store_quiet()")
-    last = f"shmem.local_add({flag}, 1) + 1 == {expected}"
-    rings = F.substitute(flags.rings or 1, {"flag": Sym(flat)})
-    if rings != F.of(1):
-        last = f"({last}) & ({scope.text(rings)})"
-    with lines.block(f"if {last}:", op.loc):
-        lines.add(f"shmem.ring_doorbell({_doorbells(scope, flags)} + {flat})")
+    if flags.style == "doorbell":
+        lines.add(f"shmem.count({_doorbells(scope, flags)} + {flat})", op.loc)
+    elif rings is not None:
+        # Whoever completes the flag rings, once.
+        last = f"shmem.local_add({flag}, 1) + 1 == {expected}"
+        rings = F.substitute(rings, {"flag": Sym(flat)})
+        with lines.block(f"if {last}:" if rings == F.of(1) else f"if ({last}) & ({scope.text(rings)}):", op.loc):
+            lines.add(f"shmem.ring_doorbell({_doorbells(scope, flags)} + {flat})")
+    elif here and op.amount is None:
+        # The last tile of a run-time split adds for all of them.
+        counts, often = scope.arg(Arg(f"{flags.name}_counts", "counts", flags.name)), _often(flags, Sym(flat))
+        tiles = scope.text(Sym(f"{flags.table}_tiles") * often)
+        with lines.block(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc):
+            lines.add(f"shmem.local_add({flag}, {scope.text(often)})")
+    elif here:
+        lines.add(f"shmem.local_add({flag}, 1)", op.loc)
+    else:
+        how = "1, shmem.SIGNAL_ADD" if flags.style == "count" else "epoch, shmem.SIGNAL_SET"
+        context = scope.context(flags.name)
+        if op.rank is None:
+            _tell_all(lines, flag, f"{how}, {scope.ranks}, {context}", op.loc, flat)
+        else:
+            lines.add(f"shmem.signal_op({flag}, {how}, {scope.text(op.rank)}, {context})", op.loc)
 
 
 def _tell_all(lines: Lines, flag: str, how: str, loc: Loc | None, flat: str) -> None:
