@@ -16,7 +16,8 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import AT, For, Op, Walk, formulas, mapped
+from tilelink.ir.lowered import AT, Await, Walk, formulas
+from tilelink.ir.lowered import If as LoweredIf
 from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import Bounds, Expr, If, Load, Loop, Notify, Tiles, Wait, walk
@@ -413,9 +414,8 @@ def _open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, lo
     lines.depth += 1
     lines.add(f"{begin} = {scope.text(lo if low == '0' else F.maximum(lo, least))}")
     lines.add(f"{end} = {until}")
-    flag = _index(walk, Sym(f"{op.var}.begin"))
     with lines.block(f"if {new}:") if new is not None else nullcontext():
-        _await_run(scope, op, waiting, flag, TileNames(begin, end, grid.free, 1), run)
+        _await_run(scope, op, waiting, walk, TileNames(begin, end, grid.free, 1), run)
     # Where the tile of the loop begins that holds the run's first position, and the one behind its last.
     borders = (scope.text(least + (Sym(at) - least) // grid.step * grid.step) for at in (begin, end))
     first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
@@ -424,33 +424,20 @@ def _open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, lo
     return first, last
 
 
-def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], flag: Formula, span: TileNames, run: str) -> None:
-    """Every wait of the loop, for the positions of one flag of the first."""
+def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], walk: Walk, span: TileNames, run: str) -> None:
+    """Every wait of the loop, for the positions of flag `run` of the first."""
     # Asked of the loop's own tiles, not of the run that takes their place.
     fenced = [signals.read_by_tma(scope, wait) for wait in waiting]
-    kept, scope.tiles[op.var], known = scope.tiles[op.var], span, dict(scope.known)
-    first = signals.awaited(scope, waiting[0])
+    kept, scope.tiles[op.var], first = scope.tiles[op.var], span, signals.awaited(scope, waiting[0])
     for wait, fence in zip(waiting, fenced, strict=True):
-        body = ops.body_of(scope, wait)
-        if signals.awaited(scope, wait) == first:
-            scope.known[flag] = Sym(run)
-            body = _one_flag(body, f"{op.var}.begin")
-        signals.await_all(scope, wait, body)
-        scope.known = dict(known)
+        with scope.keeping_names():
+            body = ops.body_of(scope, wait)
+            if signals.awaited(scope, wait) == first and walk.alone and not isinstance(body[0], LoweredIf):
+                body = (Await(signals.awaited(scope, wait), Sym(run), loc=wait.loc),)
+            signals.await_all(scope, wait, body)
         if fence:
             scope.lines.add("shmem.async_load_fence()")
     scope.tiles[op.var] = kept
-
-
-def _one_flag(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
-    """The ops without the loop over the flags of a tile: for the first of them."""
-    (op,) = body
-    if not isinstance(op, For):
-        return body
-    if begin in F.symbols(op.count):
-        var = op.var
-        return tuple(mapped(o, lambda f: F.substitute(f, {var: 0})) for o in op.body)
-    return (replace(op, body=_one_flag(op.body, begin)),)
 
 
 def _index(walk: Walk, position: F.Like) -> Formula:
