@@ -15,7 +15,7 @@ from tests.selection import table
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
-from tilelink.ops import ag_gemm
+from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.ops.programs import matmul, reduce, scatter
 
 X, W = torch.ones(4, 4), torch.ones(4, 4)
@@ -127,6 +127,29 @@ def test_an_argument_that_torch_negates_where_it_reads_it() -> None:
         in text
     )
     assert text.endswith("  do:  pass `.resolve_neg()` of it")
+
+
+def test_arguments_that_only_look_like_those_of_a_call_before() -> None:
+    """Of one shape, with the same strides, on one device: one that torch negates, and one without memory of its own."""
+    values = torch.ones(8, 4, dtype=torch.complex64)
+
+    def main() -> list[str]:
+        x, weight = values.imag, torch.ones(4, 4)
+        hollow = torch.Tensor._make_wrapper_subclass(Hollow, x.shape, x.stride())  # pyright: ignore[reportAttributeAccessIssue]
+        gemm_rs(x, weight)
+        return [said(lambda t=t: gemm_rs(t, weight)) for t in (values.conj().imag, hollow)]
+
+    negated, hollow = tilelink.launch(main, 1)[0]
+    assert negated.startswith("TL247: argument 1 of `gemm_rs` is a view that torch negates where it reads it\n")
+    assert hollow.startswith("TL222: argument 1 of `gemm_rs` is a Hollow without memory of its own\n")
+
+
+class Hollow(torch.Tensor):
+    """As a DTensor, or what a functional collective gives: around a tensor, with no memory itself."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise AssertionError("nobody asks it for anything")
 
 
 def test_an_argument_without_data() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ import torch
 import tilelink
 from tests.operators import wrong
 from tests.operators.problems import AG, assert_results
-from tilelink.pipeline.arguments import check_devices
+from tilelink.pipeline.arguments import check_memory
 
 FILE = Path(__file__).parent / "messages.txt"
 ROOT = f"{Path(__file__).parents[2]}/"
@@ -71,9 +73,12 @@ def test_the_file_is_read() -> None:
 
 
 def test_a_tensor_on_the_wrong_device() -> None:
-    """Asked as a GPU backend does, of tensors that every machine has."""
+    """Asked as a GPU backend does, of tensors that every machine has; another GPU of the process is another device, too."""
+    elsewhere: Any = SimpleNamespace(device=torch.device("cuda", 1))
+    with pytest.raises(tilelink.TilelinkError, match="TL225: argument 1 of `op` is on cuda:1"):
+        check_memory(wrong.op, [elsewhere], torch.device("cuda", 0))
     with pytest.raises(tilelink.TilelinkError) as caught:
-        check_devices(wrong.op, GOOD[0].tensors[0], True)
+        check_memory(wrong.op, GOOD[0].tensors[0], torch.device("cuda", 0))
     assert str(caught.value).replace(ROOT, "") == (
         "TL225: argument 1 of `op` is on cpu\n"
         "  --> tests/operators/wrong.py:30\n"

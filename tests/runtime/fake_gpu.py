@@ -22,7 +22,6 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver as active
 
 from tilelink.ir.topology import Device, Topology
-from tilelink.pipeline import prepared
 from tilelink.runtime import kernels
 from tilelink.runtime.memory import Arenas
 from tilelink.runtime.peer import GpuBackend, SymmetricBlock, driver, packing
@@ -131,7 +130,7 @@ class FakeBackend(GpuBackend):
         return SymmetricBlock(peers[self.rank], peers, tuple(p.data_ptr() for p in peers), lambda: None)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
-        return torch.zeros(count, dtype=torch.int64)
+        return self.zeros(count, torch.int64)
 
     def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
         """The thread as on a GPU; the peers' processes are this one, and nobody leaves word."""
@@ -196,7 +195,6 @@ def fake_gpu() -> Iterator[Notes]:
         mock.patch.object(torch.cuda, "set_stream", set_stream),
         mock.patch.object(torch.cuda, "stream", entered),
         mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=False),
-        mock.patch.object(prepared, "check_devices"),
         mock.patch.object(torch.Tensor, "is_cuda", property(lambda self: True)),
     ):
         driver.library.cache_clear()

@@ -20,8 +20,9 @@ from triton.backends.nvidia import driver as triton_driver
 
 from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, WAITED, FakeBackend, Notes, Stream, entered, fake_gpu
 from tests.speed import least_cpu_s
-from tilelink import Operator, TilelinkError, by_panels, copy_engine, fused, library, sms
+from tilelink import Operator, TilelinkError, by_panels, copy_engine, fused, library, operator, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
+from tilelink.ops.programs import gather, matmul
 from tilelink.pipeline.prepared import Prepared
 from tilelink.runtime import backend as W
 from tilelink.runtime.memory import Workspace
@@ -350,6 +351,48 @@ def test_calls_on_several_streams_take_turns(notes: Notes, session: Session, mon
     assert waits(9) == []
 
 
+def test_unfused_calls_take_turns_too(notes: Notes, session: Session) -> None:
+    """Their collectives wait for peers as kernels do. They multiply what they get, whatever autocast would rather have."""
+
+    @operator("M/R K, K N -> M N")
+    def product(x: Any, weight: Any) -> Any:
+        return matmul(gather(x), weight)
+
+    @product.reference
+    def _(x: Any, weight: Any, *, group: Any = None) -> Any:
+        return x @ weight
+
+    session.backend.group = object()
+    op, given = OPERATORS["AG+GEMM, copy engine, push"], tensors(OPERATORS["AG+GEMM, copy engine, push"])
+    unfused = product.schedule(unfused=True)
+    begun(op, session, given)
+    unfused(*given, session=session)
+    WAITED.clear()
+    for stream, call in ((8, unfused), (8, unfused), (MAIN, op), (9, unfused)):
+        with entered(Stream(stream)):
+            call(*given, session=session)
+    assert WAITED == [(8, MAIN), (MAIN, 8), (9, MAIN)]
+    x, weight = (t.float() for t in given)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert unfused(x, weight, session=session).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_calls_after_a_first_one_in_inference_mode(name: str, notes: Notes) -> None:
+    """What outlives a call can be written to in any mode: by library functions, by the watchdog that rings doorbells."""
+    op = OPERATORS[name]
+    with torch.inference_mode():
+        session = Session(FakeBackend(RANK, RANKS, notes), watchdog=30.0)
+        op(*tensors(op), session=session)
+    op(*tensors(op), session=session)
+    session.vigil.stop()
+    guard = session.vigil.guard
+    assert guard is not None
+    guard.reset()
+    for words in session.doorbells():
+        words.zero_()
+
+
 def test_a_kernel_that_is_not_as_expected_is_launched_by_triton(
     notes: Notes, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -561,7 +604,7 @@ def test_a_tensor_on_another_gpu_is_another_kind_of_call(notes: Notes, session: 
     op = OPERATORS["AG+GEMM, SMs"]
     x, weight = tensors(op)
     op(x, weight, session=session)
-    with pytest.raises(TilelinkError, match="TL425: argument "):
+    with pytest.raises(TilelinkError, match="TL225: argument 2 of `ag_gemm` is on meta"):
         op(x, weight.to("meta"), session=session)
 
 

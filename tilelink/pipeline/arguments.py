@@ -253,17 +253,22 @@ def _laid(strides: Sequence[int], item: int) -> tuple[int | None, bool]:
     return unit, all(s * item % 16 == 0 for a, s in enumerate(strides) if a != unit)
 
 
-def check_devices(of: Operator, tensors: Sequence[torch.Tensor], on_gpu: bool) -> None:
-    """Every tensor lies where the backend computes.
+def check_memory(of: Operator, tensors: Sequence[torch.Tensor], device: torch.device) -> None:
+    """Every tensor has memory where the rank computes.
 
     Raises:
-        TilelinkError: TL225.
+        TilelinkError: TL225 it lies elsewhere, TL222 it has none.
     """
+    where = "the GPU of its rank" if device.type == "cuda" else "the CPU"
     for k, t in enumerate(tensors):
-        if t.device.type != ("cuda" if on_gpu else "cpu"):
-            where = "the GPU of its rank" if on_gpu else "the CPU"
+        if t.device != device:
             why = f"in this backend kernels read tensors on {where}"
             raise _wrong(of, k, "TL225", f"is on {t.device}", why, f"move it to {where}")
+        if t.numel() and not t.data_ptr():
+            what = f"is {with_article(type(t).__name__)} without memory of its own"
+            why = "programs read memory: not what a tensor wraps, nor what has been freed"
+            hint = "pass the tensor inside, such as `.to_local()` of a DTensor or `.wait()` of what a collective gave"
+            raise _wrong(of, k, "TL222", what, why, hint)
 
 
 def check_results(

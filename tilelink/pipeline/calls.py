@@ -42,7 +42,8 @@ def facts(tensors: Sequence[Any], session: Session) -> list[object]:
     for t in tensors:
         try:
             shared = shares is not None and shares(t)
-            found.append((t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, shared))
+            at = t.data_ptr()  # 0: of none, or of other tensors' memory
+            found.append((t.shape, t.dtype, t.stride(), at % 16 if at else None, t.device, t.is_neg(), shared))
         except (AttributeError, RuntimeError):
             found.append(type(t))
     return found

@@ -14,7 +14,7 @@ import torch
 from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
-from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, constants_of, in_words, stored
+from tilelink.pipeline.arguments import Bound, bind, check_memory, check_results, constants_of, in_words, stored
 from tilelink.pipeline.choosing import undivided
 from tilelink.pipeline.compiled import Compiled, refused
 from tilelink.pipeline.reports import broken, describe
@@ -225,9 +225,14 @@ class Unfused:
         """One call; arguments and errors as of `Prepared.run`, and TL226, results do not fit into `outs`."""
         if outs and (wrong := self._written.refused(tensors, outs)) is not None:
             raise wrong
+        backend = self._session.backend
+        if not backend.only_references:
+            backend.main_stream()  # collectives of libraries take their turn with kernels, too
+        cast = torch._C._is_any_autocast_enabled()
         for t in tensors:
-            if t.requires_grad and torch.is_grad_enabled():
-                with torch.no_grad():
+            if cast or (t.requires_grad and torch.is_grad_enabled()):
+                # As programs run, which no mode of torch's changes.
+                with torch.no_grad(), torch.autocast(t.device.type, enabled=False):
                     found = self._reference(*tensors)
                 break
         else:
@@ -304,7 +309,7 @@ def bind_here(operator: Operator, session: Session, tensors: Sequence[Any], give
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         layers = "operators and layers with gradients are in tilelink.nn.functional"
         warn_once(f"results of `{operator.name}` have no gradient: {layers}")
-    check_devices(operator, tensors, backend.topology.backend != "simulated")
+    check_memory(operator, tensors, backend.device)
     return found
 
 

@@ -158,6 +158,9 @@ class Backend(ABC):
         """Collective, on host and device: all earlier work of all ranks is complete."""
 
     # ----------------------------------------------------------------------------------------------------------- memory
+    @torch.inference_mode(
+        False
+    )  # which nobody could write to outside of it, such as a library function, or the watchdog
     def arena(self, nbytes: int, *, wrong: str = "") -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
         bytes in the same order; `wrong`: why this rank cannot go on with it, and so none does. Raises TL436, they ask for
@@ -184,6 +187,7 @@ class Backend(ABC):
     def _block(self, nbytes: int) -> SymmetricBlock:
         """Collective: zeroed on every rank."""
 
+    @torch.inference_mode(False)  # as `arena`
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Plain device memory of this rank, zeroed."""
         return torch.zeros(size, dtype=dtype, device=self.device)

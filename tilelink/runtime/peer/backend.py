@@ -161,6 +161,7 @@ class GpuBackend(ProcessBackend):
         one = torch.empty([min(n, 1) for n in shape], dtype=dtype, device=self.device).expand(tuple(shape))
         return partial(torch.empty_like, one, memory_format=torch.contiguous_format)
 
+    @torch.inference_mode(False)
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """int64 flags of this rank's GPU, or of the host, where its kernels reach them too."""
         if on_host:
