@@ -226,7 +226,7 @@ class Unfused:
         if outs and (wrong := self._written.refused(tensors, outs)) is not None:
             raise wrong
         backend = self._session.backend
-        if not backend.only_references:
+        if backend.ranks > 1 and not backend.only_references:
             backend.main_stream()  # collectives of libraries take their turn with kernels, too
         cast = torch._C._is_any_autocast_enabled()
         for t in tensors:

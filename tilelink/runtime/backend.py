@@ -158,9 +158,8 @@ class Backend(ABC):
         """Collective, on host and device: all earlier work of all ranks is complete."""
 
     # ----------------------------------------------------------------------------------------------------------- memory
-    @torch.inference_mode(
-        False
-    )  # which nobody could write to outside of it, such as a library function, or the watchdog
+    # Outside of inference mode nobody could write to its memory, such as a library function, or the watchdog.
+    @torch.inference_mode(False)
     def arena(self, nbytes: int, *, wrong: str = "") -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
         bytes in the same order; `wrong`: why this rank cannot go on with it, and so none does. Raises TL436, they ask for
