@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeGuard
 
@@ -203,8 +204,9 @@ class Local:
 
     def _forward(self, *args: Any, **given: Any) -> Any:
         module: Any = self
-        inner = () if self.recurse else [*self._read()]
-        named = module.named_parameters() if self.recurse else [*module.__dict__["_parameters"].items(), *inner]
+        # Norms, the most, have no modules inside: they are not looked through in each call.
+        inner = [*self._read()] if module.__dict__["_modules"] and not self.recurse else ()
+        named = module.named_parameters() if self.recurse else chain(module.__dict__["_parameters"].items(), inner)
         plain = {name: own(p) for name, p in named if p is not None}
         if self.summed:
             plain = dict(zip(plain, F.replicated_all([*plain.values()], group=self.split.group), strict=True))
