@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node=2 -m benchmarks.gpu.install_check --out benchmarks/results
 
-Every axis in three dtypes, gradients, what torch serves, subsets of the ranks as groups, two calls in flight on two streams, and
-compiled models in CUDA graphs, captured by hand and by `torch.compile(mode="reduce-overhead")`.
+Every axis in three dtypes, gradients, what torch serves, subsets of the ranks as groups, two calls in flight on two streams,
+calls on every stream that torch has, and compiled models in CUDA graphs, captured by hand and by
+`torch.compile(mode="reduce-overhead")`, which makes the first call of an operator, too.
 """
 # pyright: reportPrivateUsage=false, reportArgumentType=false, reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
 
@@ -27,6 +28,8 @@ import tilelink
 from benchmarks.gpu.install import MODELS, NO_MULTICAST, PROBLEMS, Case, captured, drawn, plan
 from benchmarks.harness import Row, Sheet, gpus_of, judged, parser, sharing
 from tests.torch_ops import door_ranks
+from tilelink import copy_engine, fused, ops, sms
+from tilelink.nn import functional as F
 from tilelink.tuning.comparison import relative_error
 
 Check = Callable[[], Any]
@@ -91,6 +94,35 @@ def in_flight(rank: int, group: str) -> float:
     return worst
 
 
+def on_any_stream(rank: int, group: str) -> float:
+    """Copy engines and kernels that wait for one another, called on each of torch's 32 streams of high priority and once more."""
+    split = ops.gemm_rs.schedule(scatter=copy_engine(M=64), reduce=fused("matmul"), matmul=sms(M=64, N=64, K=64))
+    x, w, worst = mine(rank, 512, 256), mine(rank, 256, 512, 10), 0.0
+    want = torchs._fused_matmul_reduce_scatter_fallback(x, w, "sum", 0, group)
+    for stream in [torch.cuda.Stream(priority=-1) for _ in range(33)]:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            got = split(x, w)
+        torch.cuda.synchronize()
+        worst = max(worst, near(got, want))
+    split.close()
+    return worst
+
+
+def first_in_graph(rank: int, group: str) -> float:
+    """An operator's first call is the one that Inductor makes before it captures, in the memory of its graphs."""
+    x, w = mine(rank, 320, 256), mine(0, 256, 192)
+    want = torch.ops._c10d_functional.all_gather_into_tensor(x @ w, dist.get_world_size(), group)
+    want = torch.ops._c10d_functional.wait_tensor(want) + 1
+    run: Any = torch.compile(lambda a, b: F.all_gather(a @ b, group=group) + 1, mode="reduce-overhead")
+    worst = 0.0
+    with torch.no_grad():
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            worst = max(worst, near(run(x, w), want))
+    return worst
+
+
 def graphs(rank: int, mesh: Any, by: str, how: str) -> float:
     """Compiled attention, replayed with other inputs than it was captured with. `by`: whose pass fuses; `how`: who captures."""
     ranks, sizes, case = mesh.size(), MODELS["8b"], Case("8b", "attention", 1024, False)
@@ -134,6 +166,8 @@ def checks(rank: int, ranks: int, dtypes: Sequence[torch.dtype]) -> Iterator[tup
     alone, pairs = [[r] for r in range(ranks)], [[a, b] for a in range(ranks) for b in range(a + 1, ranks)]
     yield "subsets of the ranks", partial(subsets, rank, [*alone, *pairs, list(range(ranks))])
     yield "two in flight", partial(in_flight, rank, group)
+    yield "on any stream", partial(on_any_stream, rank, group)
+    yield "first call in a graph", partial(first_in_graph, rank, group)
     for by in ("overlap", "torch's pass"):
         for how in ("by hand", "torch.compile"):
             yield f"attention in graphs, {by}, captured by {how}", partial(graphs, rank, mesh, by, how)

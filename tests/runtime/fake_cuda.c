@@ -36,7 +36,7 @@ static size_t used, room;
 static int writing = 1;
 static long calls;
 static int sizes[FUNCTIONS][128], counts[FUNCTIONS];
-static u64 functions = 1, events = 1;
+static u64 functions = 1, events = 1, streams = 1000;
 static int status;
 
 #define NOTE(...)                                                              \
@@ -102,6 +102,11 @@ int cuEventDestroy_v2(u64 event) {
 int cuEventRecord(u64 event, u64 stream) {
   NOTE("record event=%lu stream=%lu\n", event, stream);
   return status;
+}
+int cuStreamCreateWithPriority(u64 *stream, unsigned flags, int priority) {
+  *stream = streams++;
+  NOTE("stream %lu flags=%u priority=%d\n", *stream, flags, priority);
+  return 0;
 }
 int cuStreamWaitEvent(u64 stream, u64 event, unsigned flags) {
   NOTE("wait event=%lu stream=%lu\n", event, stream);

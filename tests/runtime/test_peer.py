@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -283,7 +285,8 @@ def test_an_arena_holds_its_context_and_is_freed_once() -> None:
     instances = (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
     block = SymmetricBlock(instances[1], instances, (4096, 8192), lambda: calls.append("release"))
     arenas = Arenas()
-    backend: Any = SimpleNamespace(rank=1, numbers=(6, 7), barrier=lambda: calls.append("meet"), arenas=arenas)
+    meet = partial(calls.append, "meet")
+    backend: Any = SimpleNamespace(rank=1, numbers=(6, 7), barrier=meet, arenas=arenas, lasting=operator.call)
     arena = Arena(backend, block)
     arenas.add(arena)
     assert arena.context.tolist() == [1, 2, 4096, 8192, 6, 7]
@@ -296,7 +299,7 @@ def test_an_arena_holds_its_context_and_is_freed_once() -> None:
 
 def test_tensors_are_found_in_arenas() -> None:
     arenas, instances = Arenas(), [torch.zeros(64, dtype=torch.uint8) for _ in range(4)]
-    backend: Any = SimpleNamespace(rank=0, numbers=(0, 1), barrier=nothing, arenas=arenas)
+    backend: Any = SimpleNamespace(rank=0, numbers=(0, 1), barrier=nothing, arenas=arenas, lasting=operator.call)
     first = Arena(backend, SymmetricBlock(instances[0], (instances[0], instances[1]), (1, 2), nothing))
     second = Arena(backend, SymmetricBlock(instances[2], (instances[2], instances[3]), (3, 4), nothing))
     arenas.add(first)

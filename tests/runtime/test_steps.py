@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import re
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ import triton
 from triton import knobs
 from triton.backends.nvidia import driver as triton_driver
 
-from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, WAITED, FakeBackend, Notes, Stream, entered, fake_gpu
+from tests.runtime.fake_gpu import COMPILER, CPU, CURRENT, MAIN, WAITED, FakeBackend, Notes, Stream, entered, fake_gpu
 from tests.speed import least_cpu_s
 from tilelink import Operator, TilelinkError, by_panels, copy_engine, fused, library, operator, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
@@ -27,6 +28,7 @@ from tilelink.pipeline.prepared import Prepared
 from tilelink.runtime import backend as W
 from tilelink.runtime.memory import Workspace
 from tilelink.runtime.peer import driver, packing
+from tilelink.runtime.peer.streams import own_stream
 from tilelink.runtime.session import Session
 
 pytestmark = [
@@ -391,6 +393,30 @@ def test_calls_after_a_first_one_in_inference_mode(name: str, notes: Notes) -> N
     guard.reset()
     for words in session.doorbells():
         words.zero_()
+
+
+def test_what_lasts_is_made_in_a_thread_of_its_own_on_the_callers_stream(notes: Notes) -> None:
+    """`torch.compile(mode="reduce-overhead")` sends what its thread allocates to the pool of a CUDA graph."""
+    seen: list[tuple[int, int]] = []
+
+    def made() -> torch.Tensor:
+        seen.append((threading.get_ident(), CURRENT[-1]))
+        return torch.empty(1)
+
+    with entered(Stream(8)):
+        FakeBackend(RANK, RANKS, notes).lasting(made)
+    ((thread, stream),) = seen
+    assert thread != threading.get_ident()
+    assert stream == 8
+
+
+def test_streams_of_a_backend_are_nobody_elses(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch hands out its 32 streams of a priority again and again."""
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: Stream(handle))
+    notes.start()
+    first, second = (own_stream(CPU).cuda_stream for _ in range(2))
+    assert first != second
+    assert notes.lines() == [f"stream {handle} flags=1 priority=-1" for handle in (first, second)]
 
 
 def test_a_kernel_that_is_not_as_expected_is_launched_by_triton(

@@ -186,10 +186,14 @@ class Backend(ABC):
     def _block(self, nbytes: int) -> SymmetricBlock:
         """Collective: zeroed on every rank."""
 
-    @torch.inference_mode(False)  # as `arena`
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Plain device memory of this rank, zeroed."""
-        return torch.zeros(size, dtype=dtype, device=self.device)
+        return self.lasting(partial(torch.zeros, size, dtype=dtype, device=self.device))
+
+    @torch.inference_mode(False)  # as `arena`
+    def lasting(self, made: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """A tensor that outlives what the caller's modes say of those that it makes."""
+        return made()
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Makes tensors for results, in plain device memory of this rank."""

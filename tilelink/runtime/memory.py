@@ -49,7 +49,8 @@ class Arena:
         self.local = block.local
         self.number = 0
         context = [backend.rank, len(block.bases), *block.bases, *backend.numbers]
-        self.context = torch.tensor(context, dtype=torch.int64, device=block.local.device)
+        device = block.local.device
+        self.context = backend.lasting(lambda: torch.tensor(context, dtype=torch.int64, device=device))
         self._backend = backend
         self._block: SymmetricBlock | None = block
         self._lines: dict[tuple[int, ...], torch.Tensor] = {}
@@ -61,7 +62,8 @@ class Arena:
         if line not in self._lines:
             assert self._block is not None
             bases, numbers = ([of[r] for r in line] for of in (self._block.bases, self._backend.numbers))
-            self._lines[line] = self.context.new_tensor([line.index(self._backend.rank), len(line), *bases, *numbers])
+            context = [line.index(self._backend.rank), len(line), *bases, *numbers]
+            self._lines[line] = self._backend.lasting(lambda: self.context.new_tensor(context))
         return self._lines[line]
 
     def peer(self, pe: int) -> torch.Tensor:

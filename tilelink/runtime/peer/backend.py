@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -21,7 +22,7 @@ from tilelink.runtime.memory import SymmetricBlock
 from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer.clocks import Stopwatch
 from tilelink.runtime.peer.steps import settled
-from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher
+from tilelink.runtime.peer.streams import CudaStream, Launcher, own_stream
 from tilelink.runtime.processes import ProcessBackend
 from tilelink.runtime.refusals import warn_once
 from tilelink.runtime.watchdog import Guard, Process, StoreWatcher, this_process
@@ -40,7 +41,7 @@ class TorchHeap:
     switched off any more, or another backend is in use."""
 
     def __init__(self, backend: GpuBackend) -> None:
-        self._group = backend.group
+        self._group, self._lasting = backend.group, backend.lasting
         self._device = device = backend.device
         if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, device.index):
             raise TilelinkError(
@@ -64,7 +65,8 @@ class TorchHeap:
     def allocate(self, nbytes: int) -> SymmetricBlock:
         """Collective. Raises TL431, the peers' memory cannot be mapped."""
         if self._group.size() == 1:
-            local = torch.empty(nbytes, dtype=torch.uint8, device=self._device)  # freed with its last tensor
+            local = self._lasting(partial(torch.empty, nbytes, dtype=torch.uint8, device=self._device))
+            # Freed with its last tensor.
             return SymmetricBlock(local, (local,), (local.data_ptr(),), release=lambda: None)
         # Not symmetric_memory.empty: that takes from a pool, where ranks may get different places within a block.
         local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, self._device)
@@ -158,19 +160,30 @@ class GpuBackend(ProcessBackend):
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         # Like one element that is all of them: torch takes half as long as to be told shape, dtype and device.
-        one = torch.empty([min(n, 1) for n in shape], dtype=dtype, device=self.device).expand(tuple(shape))
-        return partial(torch.empty_like, one, memory_format=torch.contiguous_format)
+        one = self.lasting(partial(torch.empty, [min(n, 1) for n in shape], dtype=dtype, device=self.device))
+        return partial(torch.empty_like, one.expand(tuple(shape)), memory_format=torch.contiguous_format)
 
-    @torch.inference_mode(False)
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """int64 flags of this rank's GPU, or of the host, where its kernels reach them too."""
         if on_host:
-            return torch.zeros(count, dtype=torch.int64, device="cpu", pin_memory=True)
+            return self.lasting(partial(torch.zeros, count, dtype=torch.int64, device="cpu", pin_memory=True))
         return self.zeros(count, torch.int64)
+
+    def lasting(self, made: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """In a thread of its own: neither inference mode holds there nor the pool of a CUDA graph, to which
+        `torch.compile(mode="reduce-overhead")` sends what a thread allocates."""
+        stream = torch.cuda.current_stream(self.device)
+
+        def here() -> torch.Tensor:
+            with torch.cuda.stream(stream):
+                return made()
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(here).result()
 
     def watch_over(self, guard: Guard, doorbells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
         # Kernels and streams that wait hold up what is behind them; this stream is used for nothing else.
-        stream = torch.cuda.Stream(self.device, priority=HIGH_PRIORITY)
+        stream = own_stream(self.device)
 
         # Allocating while a stream waits could wait for it.
         rung = torch.full((4096,), OFTEN, dtype=torch.int64, device="cpu", pin_memory=True)
@@ -216,7 +229,7 @@ class GpuBackend(ProcessBackend):
     def side_stream(self, index: int) -> CudaStream:
         """They go first where hardware can choose."""
         if index not in self._sides:
-            self._sides[index] = self._stream(torch.cuda.Stream(self.device, priority=HIGH_PRIORITY))
+            self._sides[index] = self._stream(own_stream(self.device))
         return self._sides[index]
 
     def step(self, work: Work, stream: int, first: Call) -> Step:

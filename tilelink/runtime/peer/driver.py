@@ -22,6 +22,8 @@ _ON_DEVICE = 2
 """CU_MEMORYTYPE_DEVICE."""
 _COPY_ENGINES = 40
 """CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT."""
+_NON_BLOCKING = 1
+"""CU_STREAM_NON_BLOCKING."""
 _UNTIMED = 2
 """CU_EVENT_DISABLE_TIMING."""
 
@@ -89,6 +91,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, _HANDLE),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_OUT, _HANDLE, _INT, _SIZE),
     "cuStreamBatchMemOp_v2": (_HANDLE, _UINT, _HANDLE, _UINT),
+    "cuStreamCreateWithPriority": (_OUT, _UINT, _INT),
     "cuStreamWaitEvent": (_HANDLE, _HANDLE, _UINT),
 }
 
@@ -124,6 +127,11 @@ def enter(device: int) -> None:
     if _answer(ctypes.c_void_p, "cuCtxGetCurrent") is None:
         context = _answer(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", _answer(ctypes.c_int, "cuDeviceGet", device))
         check(library().cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+
+def create_stream(priority: int) -> int:
+    """Of this thread's context, independent of the default stream; lower numbers go first."""
+    return _answer(ctypes.c_void_p, "cuStreamCreateWithPriority", _NON_BLOCKING, priority)
 
 
 class Event:

@@ -148,7 +148,13 @@ class Launcher:
         return value.of_argument(name) if isinstance(value, Descriptor) else value
 
 
-HIGH_PRIORITY = -1
+def own_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream that nobody else has, for as long as the process lives: torch hands out its 32 again and again, so that one
+    day a caller's would be the one that this rank's work waits for. It goes first where hardware can choose."""
+    if torch.version.hip:
+        return torch.cuda.Stream(device, priority=-1)
+    driver.enter(device.index)
+    return torch.cuda.ExternalStream(driver.create_stream(priority=-1), device)
 
 
 class CudaStream:
