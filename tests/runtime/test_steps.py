@@ -7,6 +7,7 @@ import ctypes
 import gc
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -408,6 +409,18 @@ def test_what_lasts_is_made_in_a_thread_of_its_own_on_the_callers_stream(notes: 
     ((thread, stream),) = seen
     assert thread != threading.get_ident()
     assert stream == 8
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_nothing_of_a_call_is_kept(name: str, notes: Notes, session: Session) -> None:
+    """Neither arguments nor results, which may lie in the pool of a CUDA graph."""
+    op = OPERATORS[name]
+    given = tensors(op)
+    made = [*given, op(*given, session=session)]
+    seen = [weakref.ref(t) for t in made]
+    del given, made
+    gc.collect()
+    assert [s() for s in seen] == [None] * len(seen)
 
 
 def test_streams_of_a_backend_are_nobody_elses(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:

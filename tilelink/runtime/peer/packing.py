@@ -106,7 +106,7 @@ class Packed:
     tensor's map.
     """
 
-    def __init__(self, first: W.Call, compiled: Any, workers: int) -> None:
+    def __init__(self, compiled: Any, workers: int) -> None:
         metadata = compiled.metadata
         threads = metadata.num_warps * metadata.target.warp_size
         self.function: int = compiled.function
@@ -115,7 +115,6 @@ class Packed:
         self.pointers: list[tuple[Any, str]] = []
         self.contexts: list[tuple[Any, str, tuple[int, ...] | None]] = []
         self.maps: list[tuple[int, str, TensorMaps]] = []
-        self._first = first
         self._described: Iterator[Mapping[str, Any]] = iter(metadata.tensordesc_meta or ())
         self._addresses: list[int] = []
         self._kept: list[object] = [compiled]
@@ -126,11 +125,12 @@ class Packed:
         return (ctypes.c_void_p * len(self._addresses))(*self._addresses)
 
     def add(self, kind: str, value: W.Value, found: Any) -> bool:
-        """The next parameter, if it is known how. `kind`: in Triton's words; `found`: the value in the first call."""
+        """The next parameter, if it is known how. `kind`: in Triton's words; `found`: the value in the first call, or
+        the tensor of a tile's."""
         if kind == "constexpr":
             return True
         if kind.startswith("tensordesc"):
-            return isinstance(value, W.Tile) and self._tile(value)
+            return isinstance(value, W.Tile) and self._tile(value, found)
         if kind.startswith("*"):
             if not isinstance(found, torch.Tensor):
                 return False
@@ -153,11 +153,11 @@ class Packed:
         """One of ctypes' numbers."""
         self._parameter(ctypes.addressof(value), ctypes.sizeof(value), value)
 
-    def _tile(self, tile: W.Tile) -> bool:
+    def _tile(self, tile: W.Tile, tensor: torch.Tensor) -> bool:
         metadata = next(self._described, None)
         if metadata is None or metadata.get("is_im2col") or metadata.get("fp4_padded"):
             return False
-        tensor, seen = W.tensor_of(tile.tensor, self._first), tile.view
+        seen = tile.view
         varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
         if not tensor.numel():
             # No tile of it will be touched, and an empty tensor has no address.
@@ -186,7 +186,8 @@ def pack(work: W.Launch, launcher: Launcher, first: W.Call) -> Packed | None:
     kinds = compiled.src.signature
     if torch.version.hip or not by_grid_alone(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
         return None
-    packed = Packed(first, compiled, work.workers)
+    packed = Packed(compiled, work.workers)
+    args |= {name: W.tensor_of(value.tensor, first) for name, value in work.args.items() if isinstance(value, W.Tile)}
     if not all(packed.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
         return None
     packed.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none
