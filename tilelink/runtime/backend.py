@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -28,6 +28,8 @@ from tilelink.runtime.refusals import no_kernels, reported
 
 if TYPE_CHECKING:
     from tilelink.runtime.watchdog import Guard, StoreWatcher
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,6 @@ class Backend(ABC):
         """Collective, on host and device: all earlier work of all ranks is complete."""
 
     # ----------------------------------------------------------------------------------------------------------- memory
-    # Outside of inference mode nobody could write to its memory, such as a library function, or the watchdog.
-    @torch.inference_mode(False)
     def arena(self, nbytes: int, *, wrong: str = "") -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
         bytes in the same order; `wrong`: why this rank cannot go on with it, and so none does. Raises TL436, they ask for
@@ -190,10 +190,11 @@ class Backend(ABC):
         """Plain device memory of this rank, zeroed."""
         return self.lasting(partial(torch.zeros, size, dtype=dtype, device=self.device))
 
-    @torch.inference_mode(False)  # as `arena`
-    def lasting(self, made: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """A tensor that outlives what the caller's modes say of those that it makes."""
-        return made()
+    def lasting(self, make: Callable[[], T]) -> T:
+        """What `make` gives, whose tensors outlive the modes that the caller's are made under. In inference mode nobody could
+        write to them later, such as a library function, or the watchdog."""
+        with torch.inference_mode(False):
+            return make()
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Makes tensors for results, in plain device memory of this rank."""

@@ -259,7 +259,7 @@ class Workspace:
         pairs = ((self.capacity.get(r.name), r) for r in wanted)
         return all(has is not None and has.nbytes >= r.nbytes and has.symmetric == r.symmetric for has, r in pairs)
 
-    @torch.inference_mode(False)  # as `Backend.arena`
+    @torch.inference_mode(False)  # as `Backend.lasting`, without a thread for each
     def view(self, name: str, dtype: torch.dtype, count: int, pe: int | None = None) -> torch.Tensor:
         """`count` elements of a region, on this rank or on rank `pe`."""
         region = self.capacity[name]

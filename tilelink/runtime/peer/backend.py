@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,8 @@ from tilelink.runtime.processes import ProcessBackend
 from tilelink.runtime.refusals import warn_once
 from tilelink.runtime.watchdog import Guard, Process, StoreWatcher, this_process
 
+T = TypeVar("T")
+
 
 class Heap(Protocol):
     """Where symmetric memory comes from."""
@@ -41,7 +43,7 @@ class TorchHeap:
     switched off any more, or another backend is in use."""
 
     def __init__(self, backend: GpuBackend) -> None:
-        self._group, self._lasting = backend.group, backend.lasting
+        self._group = backend.group
         self._device = device = backend.device
         if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, device.index):
             raise TilelinkError(
@@ -65,8 +67,7 @@ class TorchHeap:
     def allocate(self, nbytes: int) -> SymmetricBlock:
         """Collective. Raises TL431, the peers' memory cannot be mapped."""
         if self._group.size() == 1:
-            local = self._lasting(partial(torch.empty, nbytes, dtype=torch.uint8, device=self._device))
-            # Freed with its last tensor.
+            local = torch.empty(nbytes, dtype=torch.uint8, device=self._device)  # freed with its last tensor
             return SymmetricBlock(local, (local,), (local.data_ptr(),), release=lambda: None)
         # Not symmetric_memory.empty: that takes from a pool, where ranks may get different places within a block.
         local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, self._device)
@@ -150,7 +151,7 @@ class GpuBackend(ProcessBackend):
         return made
 
     def _block(self, nbytes: int) -> SymmetricBlock:
-        block = self._heap.allocate(nbytes)
+        block = self.lasting(partial(self._heap.allocate, nbytes))
         if self.topology.reach == "peer":
             gap = None if all(block.bases) else f"rank {self.rank} has no pointer to some rank's symmetric memory"
             reach.require_no_gap(self.agree(gap))
@@ -169,14 +170,14 @@ class GpuBackend(ProcessBackend):
             return self.lasting(partial(torch.zeros, count, dtype=torch.int64, device="cpu", pin_memory=True))
         return self.zeros(count, torch.int64)
 
-    def lasting(self, made: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def lasting(self, make: Callable[[], T]) -> T:
         """In a thread of its own: neither inference mode holds there nor the pool of a CUDA graph, to which
         `torch.compile(mode="reduce-overhead")` sends what a thread allocates."""
         stream = torch.cuda.current_stream(self.device)
 
-        def here() -> torch.Tensor:
+        def here() -> T:
             with torch.cuda.stream(stream):
-                return made()
+                return make()
 
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(here).result()
@@ -268,7 +269,8 @@ class GpuBackend(ProcessBackend):
         self._require_no_capture("ranks cannot meet at a barrier")
         torch.cuda.synchronize(self.device)
         if self.ranks > 1:
-            dist.barrier(group=self.group)
+            # NCCL keeps a tensor until it finds that all have come.
+            self.lasting(partial(dist.barrier, group=self.group))
             torch.cuda.synchronize(self.device)
 
     def _stream(self, stream: torch.cuda.Stream) -> CudaStream:
