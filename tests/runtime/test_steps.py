@@ -632,6 +632,22 @@ def test_the_drivers_refusal_is_told(name: str, notes: Notes, session: Session) 
         run(first)
 
 
+def test_nobody_calls_on_in_what_half_a_call_has_left(notes: Notes, session: Session) -> None:
+    """Flags would be paired with those of another call: wrong numbers."""
+    op = OPERATORS["AG+GEMM, copy engine, push"]
+    given = tensors(op)
+    out = op(*given, session=session)
+    notes.fail(700)
+    with pytest.raises(TilelinkError, match="TL422"):
+        op(*given, session=session)
+    notes.fail(0)
+    for again in (given, tensors(op, rows=512)):
+        with pytest.raises(TilelinkError, match=r"TL478: .* on rank 1: TilelinkError: TL422: cuLaunchKernelEx failed"):
+            op(*again, session=session)
+    session.close(op.identity)
+    assert op(*given, session=session).shape == out.shape
+
+
 def test_handles_of_all_64_bits_reach_the_driver(notes: Notes) -> None:
     """Those of kernels that a thread besides the main one has loaded lie high in memory."""
     notes.start()

@@ -133,7 +133,8 @@ class Prepared:
             outs: where results go, as many as are given.
 
         Raises:
-            TilelinkError: TL240, TL244 to TL246, the call would write to what it must not write to.
+            TilelinkError: TL240, TL244 to TL246, the call would write to what it must not write to; TL478, from then on, if
+                a step fails.
         """
         vigil, space, written = self._session.vigil, self.workspace, self._written
         writes = bool(outs or written.stored)
@@ -148,8 +149,14 @@ class Prepared:
         if vigil.watchdog is not None and not space.calls:
             # Compilers take their time: ranks wait for one another before any wait is timed.
             vigil.agree("has compiled", None)
-        for step in self.slots[space.calls % len(self.slots)].steps:
-            step(call)
+        try:
+            for step in self.slots[space.calls % len(self.slots)].steps:
+                step(call)
+        except BaseException as error:  # Ctrl-C, too
+            if not capturing:  # a graph that is not there runs nothing
+                space.broken = f"{type(error).__name__}: {error}".splitlines()[0]
+                self._session.prepared[self._operator.identity].clear()
+            raise
         space.calls += 1
         space.heard = not self.plan.takes_credits
         backend.finish()

@@ -224,6 +224,7 @@ class Workspace:
         heard: whether in the last call this rank heard from every rank, so that the next may drop its credits.
         captured: whether a CUDA graph holds a call. A replay uses its slot without the host knowing: from then on every
             call takes its credits.
+        broken: what a call raised between its first step and its last: flags are no longer those of whole calls.
     """
 
     backend: Backend
@@ -235,6 +236,7 @@ class Workspace:
     heard: bool = False
     captured: bool = False
     closed: bool = False
+    broken: str = ""
     replayed: set[object] = field(default_factory=set[object])
     """What captured calls were made with: their kernels read its memory in every replay."""
 

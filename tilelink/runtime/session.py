@@ -110,8 +110,15 @@ class Session:
 
     def workspace(self, key: object, wanted: tuple[Region, ...]) -> Workspace:
         """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes). Raises
-        TL452, on every rank."""
+        TL452, on every rank; TL478, a call in it ended between its steps."""
         known = self.workspaces.get(key)
+        if known is not None and known.broken:
+            raise TilelinkError(
+                "TL478",
+                f"an earlier call ended between its steps on rank {self.backend.rank}: {known.broken}",
+                why="peers have been told of a call that this rank has not finished",
+                hint="call the operator's `close()` on every rank, which frees its memory, and then the operator again",
+            )
         if known is not None and known.fits(wanted):
             return known
         mine = tuple((r.name, r.nbytes) for r in wanted if r.symmetric)
