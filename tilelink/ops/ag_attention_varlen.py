@@ -44,7 +44,7 @@ def ag_attention_varlen(q: Any, k: Any, v: Any, starts: Any, *, causal: bool = T
     where each of `e` sequences begins, and where the last ends, which is `S` (`cu_seqlens`)."""
     check_heads(q, k)
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
-    return flash_varlen(q, keys, values, starts, causal=causal, scale=exponent(q, scale), schedule=tiles(q.size("D")))
+    return flash_varlen(q, keys, values, starts, causal=causal, scale=exponent(q, scale), schedule=tiles(q))
 
 
 @ag_attention_varlen.reference

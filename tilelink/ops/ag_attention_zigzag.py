@@ -53,7 +53,7 @@ def ag_attention_zigzag(q: Any, k: Any, v: Any, *, chunk: int = 128, scale: floa
     there = tilelink.symmetric("S h D", like=q, owner=f"s, h, d -> {turn} + ({turn}) // R * (2 * R - 1 - 2 * ({turn}))")
     deal(q, there)
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
-    flash_there(there, keys, values, back, scale=exponent(q, scale), schedule=tiles(q.size("D"), "row"))
+    flash_there(there, keys, values, back, scale=exponent(q, scale), schedule=tiles(q, "row"))
     return settle(back)
 
 

@@ -10,16 +10,19 @@ import tilelink
 import tilelink.language as tl
 
 
-def tiles(head: Any, order: str = "group 32") -> Any:
-    """How the kernel runs for heads of so many elements: three blocks of keys and values on their way, as long as they, and
-    what is added up, fit."""
-    wide = head > 128
+def tiles(q: Any, order: str = "group 32") -> Any:
+    """How the kernel runs for heads like those of `q`: three blocks of keys and values on their way, as long as they, and what is
+    added up, fit."""
+    row = q.size("D") * q.itemsize
+    if row > 512:
+        return tilelink.sms(S=64, T=32, order=order, num_warps=8, num_stages=2)
+    wide = row > 256
     return tilelink.sms(S=128, T=64 if wide else 128, order=order, num_warps=8, num_stages=2 if wide else 3)
 
 
 def placed(q: Any) -> Any:
     """How attention runs over keys that arrive part by part: by torch's kernels where they can, else by this one."""
-    return tilelink.library("tilelink.libraries.attention", T="T/R", fallback=tiles(q.size("D")))
+    return tilelink.library("tilelink.libraries.attention", T="T/R", fallback=tiles(q))
 
 
 def exponent(q: Any, scale: float | None) -> float:

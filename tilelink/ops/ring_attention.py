@@ -42,7 +42,7 @@ def ring_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float 
     """
     check_heads(q, k)
     keys, values = hand_on(k, name="hand_on_k"), hand_on(v, name="hand_on_v")
-    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=tiles(q.size("D")))
+    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=tiles(q))
 
 
 ring_attention.reference(reference)
