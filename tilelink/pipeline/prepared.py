@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -149,15 +150,17 @@ class Prepared:
         if vigil.watchdog is not None and not space.calls:
             # Compilers take their time: ranks wait for one another before any wait is timed.
             vigil.agree("has compiled", None)
+        calls = space.calls
         try:
-            for step in self.slots[space.calls % len(self.slots)].steps:
+            for step in self.slots[calls % len(self.slots)].steps:
                 step(call)
-        except BaseException as error:  # Ctrl-C, too
-            if not capturing:  # a graph that is not there runs nothing
+            space.calls = calls + 1
+        finally:
+            # By whatever error, Ctrl-C too. A graph that is not there runs nothing.
+            if space.calls == calls and not capturing:
+                error = sys.exception()
                 space.broken = f"{type(error).__name__}: {error}".splitlines()[0]
                 self._session.prepared[self._operator.identity].clear()
-            raise
-        space.calls += 1
         space.heard = not self.plan.takes_credits
         backend.finish()
         if writes:
