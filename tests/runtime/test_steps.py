@@ -291,6 +291,17 @@ def test_runs_are_kept_for_the_merge_of_their_own_call(notes: Notes, session: Se
         torch.testing.assert_close(out, made[0] + made[1])
 
 
+def test_a_library_function_sees_no_autocast(session: Session) -> None:
+    seen: list[torch.Tensor] = []
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> None:
+        seen.append(a @ b)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        session.backend.side_stream(1).apply(product, [torch.ones(2, 2), torch.ones(2, 2)], None)
+    assert seen[0].dtype == torch.float32
+
+
 @pytest.mark.parametrize("kind", ["session", "watched"])
 def test_how_long_the_host_takes(kind: str, notes: Notes, request: pytest.FixtureRequest) -> None:
     """All of AG+GEMM by copy engine but the driver: 17 µs where this was written, where a launch by Triton takes 20."""

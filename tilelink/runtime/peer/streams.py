@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -192,8 +193,10 @@ class CudaStream:
         # `torch.cuda.stream` does the same, and takes its host 9 µs to find the device out.
         before = torch.cuda.current_stream(self.stream.device_index)
         torch.cuda.set_stream(self.stream)
+        # A program's products do not depend on who calls it, and so those of the function in its place do not.
+        cast = torch._C._is_any_autocast_enabled()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast(self._launcher.device.type, enabled=False) if cast else nullcontext():
                 if output is None:
                     function(*inputs)
                 else:
