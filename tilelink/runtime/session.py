@@ -127,14 +127,19 @@ class Session:
         # Forgotten before it is freed: there may be no memory for a larger one.
         self.prepared[key].clear()
         self.workspaces.pop(key, None)
-        if known is not None:
-            wanted = union(known.capacity.values(), wanted)
+
+        def allocated() -> Workspace:
+            if known is None:
+                return Workspace.allocate(self.backend, wanted)
             self.backend.barrier()
             if any(captured for _, captured in asked):
                 self.retired.setdefault(key, []).append(known)
             else:
                 known.close()
-        self.workspaces[key] = Workspace.allocate(self.backend, wanted)
+            return Workspace.allocate(self.backend, union(known.capacity.values(), wanted))
+
+        # With the ranks' meetings, of which NCCL keeps a tensor for a while.
+        self.workspaces[key] = self.backend.lasting(allocated)
         return self.workspaces[key]
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

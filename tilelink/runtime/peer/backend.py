@@ -269,8 +269,7 @@ class GpuBackend(ProcessBackend):
         self._require_no_capture("ranks cannot meet at a barrier")
         torch.cuda.synchronize(self.device)
         if self.ranks > 1:
-            # NCCL keeps a tensor until it finds that all have come.
-            self.lasting(partial(dist.barrier, group=self.group))
+            dist.barrier(group=self.group)
             torch.cuda.synchronize(self.device)
 
     def _stream(self, stream: torch.cuda.Stream) -> CudaStream:
