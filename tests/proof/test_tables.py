@@ -45,7 +45,7 @@ SPOILT = ("ag_gemm", "gemm_rs", "gemm_rs_ring", "all_reduce_one_shot", "all_to_a
 
 def found(lowered: Lowered) -> list[str]:
     table = Table.of(lowered)
-    return [str(f) for f in chain.from_iterable(question.ask(table) for question in QUESTIONS)]
+    return [f.what for f in chain.from_iterable(question.ask(table) for question in QUESTIONS)]
 
 
 def lowered_of(name: str) -> Iterator[Lowered]:

@@ -23,7 +23,7 @@ def outside(table: Table) -> Iterator[Found]:
     for b in table.lowered.buffers:
         if b.space == "symmetric" and any(len(np.unique(e)) > 1 for e in extents[b.name]):
             why = "symmetric memory has one layout: peers work out addresses from their own"
-            yield Found("has another size on each rank", b.name, why=why, loc=b.loc)
+            yield Found(f"`{b.name}` has another size on each rank", why=why, loc=b.loc)
     yield from _unlike(table)
     for row in table.rows:
         runs = Runs.of(table, row)
@@ -31,7 +31,7 @@ def outside(table: Table) -> Iterator[Found]:
             wrong = runs(row.op.test) == 0
             if possible([*runs.taken, wrong]):
                 what = f"`{table.path(row)}` would go past the end: {row.op.what}"
-                yield Found(what, "", (row,), (Moment.first(table, row, [wrong]),), hint=_PAST)
+                yield Found(what, (row,), (Moment.first(table, row, [wrong]),), hint=_PAST)
         elif isinstance(row.op, Read | Write):
             yield from _of(table, runs, row.op, extents[row.op.buffer])
         elif isinstance(row.op, Await):
@@ -41,7 +41,7 @@ def outside(table: Table) -> Iterator[Found]:
                 moment = Moment.first(table, row, [wrong])
                 what = f"`{table.path(row)}` waits for a flag of `{row.op.flags}` that there is not"
                 why = "the flags of a tensor are as many as its tiles"
-                yield Found(what, "", (row,), (moment,), why=why)
+                yield Found(what, (row,), (moment,), why=why)
 
 
 def _unlike(table: Table) -> Iterator[Found]:
@@ -57,7 +57,7 @@ def _unlike(table: Table) -> Iterator[Found]:
         alike = len(lengths[0]) == len(lengths[1]) and (len(dtypes) == 1 or row.executor.engine.computes)
         if not alike or any(possible([*taken, a != b]) for a, b in zip(*lengths, strict=True)):
             what = f"`{table.path(row)}` copies `{copy.source.buffer}` to `{copy.target.buffer}`, which is of another shape"
-            yield Found(what, "", (row,), (Moment.first(table, row),), why="a copy goes element by element")
+            yield Found(what, (row,), (Moment.first(table, row),), why="a copy goes element by element")
 
 
 def _of(table: Table, runs: Runs, op: Read | Write, extents: list[Array]) -> Iterator[Found]:
@@ -65,12 +65,12 @@ def _of(table: Table, runs: Runs, op: Read | Write, extents: list[Array]) -> Ite
     wrong = (on < 0) | (on >= table.ranks)
     if possible([*runs.taken, wrong]):
         moment = Moment.first(table, runs.row, [wrong])
-        yield Found("is not on a rank that there is", op.buffer, (runs.row,), (moment,))
+        yield Found(f"`{op.buffer}` is not on a rank that there is", (runs.row,), (moment,))
         return
     away = [on != runs.values["rank"], *(a < b for a, b in edges)]
     if table.lowered.buffer(op.buffer).space == "device" and possible([*runs.taken, *away]):
         moment = Moment.first(table, runs.row, away)
-        yield Found("is memory that other ranks do not reach", op.buffer, (runs.row,), (moment,))
+        yield Found(f"`{op.buffer}` is memory that other ranks do not reach", (runs.row,), (moment,))
     for k, (lo, hi) in enumerate(edges):
         wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][within(on, table.ranks - 1)]))
         # Of an empty box nothing is touched.
@@ -93,7 +93,7 @@ def _outside(table: Table, runs: Runs, op: Read | Write, k: int, moment: Moment 
     elif lo < 0:
         hint += "; `//` and `%` of what is below 0 are Triton's, and round towards 0, those of constants alone down"
     what = f"positions {lo} to {hi} {name} are not where `{table.path(runs.row)}` looks for them on rank {moment.at[0]}"
-    return Found(what, "", (runs.row,), (moment,), why=why, hint=hint)
+    return Found(what, (runs.row,), (moment,), why=why, hint=hint)
 
 
 # ------------------------------------------------------------------------------------------------------- orders of loops
@@ -104,7 +104,7 @@ def untaken(table: Table) -> Iterator[Found]:
             if loop.axes:
                 yield from _taken_otherwise(table, loop)
             elif (table.each(loop.total) != 1).any():
-                yield Found("does not do once what it does once", loop.path, loc=loop.loc)
+                yield Found(f"`{loop.path}` does not do once what it does once", loc=loop.loc)
 
 
 def _taken_otherwise(table: Table, loop: Tiles) -> Iterator[Found]:
@@ -114,13 +114,13 @@ def _taken_otherwise(table: Table, loop: Tiles) -> Iterator[Found]:
     visited = (at >= 0).reshape(table.ranks, -1).sum(axis=1)
     if (visited != total).any():
         rank = int(np.argmax(visited != total))
-        what = f"takes {int(visited[rank])} tiles in {int(total[rank])} turns on rank {rank}"
-        yield Found(what, loop.path, loc=loop.loc)
+        what = f"`{loop.path}` takes {int(visited[rank])} tiles in {int(total[rank])} turns on rank {rank}"
+        yield Found(what, loc=loop.loc)
         return
     if (visited == counts.prod(axis=0)).all():
         return
     for row in table.rows:
         # Arrays of an op go on with the turns of loops.
         if row.loop is loop and possible([deeper(at, row.depth) < 0, *row.taken]):
-            yield Found("leaves out a tile for which there is something to do", loop.path, (row,))
+            yield Found(f"`{loop.path}` leaves out a tile for which there is something to do", (row,))
             return

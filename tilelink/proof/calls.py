@@ -26,7 +26,7 @@ def unfinished(table: Table) -> Iterator[Found]:
     over = set(table.lowered.ends).union(*(table.ended[e] for e in table.lowered.ends))
     for e in table.lowered.executors:
         if e.name not in over:
-            yield Found("may still run when the call has ended", e.name)
+            yield Found(f"`{e.name}` may still run when the call has ended")
     if not table.lowered.flags:
         return
     told = [r for r in table.rows if isinstance(r.op, Signal) and r.op.flags == ENTERED]
@@ -35,12 +35,12 @@ def unfinished(table: Table) -> Iterator[Found]:
     ]
     # Each rank tells all others, by the flag of its own number.
     if len(told) != 1 or not sent or possible([*sent[0].taken, sent[0].flag != sent[0].rank]):
-        yield Found("is not told to all ranks once", ENTERED, tuple(told))
+        yield Found(f"`{ENTERED}` is not told to all ranks once", tuple(told))
         return
     first = told[0].executor.name
     for e in table.lowered.executors:
         if e.name != first and first not in table.ended[e.name]:
-            yield Found("runs ahead of the call", e.name)
+            yield Found(f"`{e.name}` runs ahead of the call")
 
 
 def unfree(table: Table) -> Iterator[Found]:
@@ -75,9 +75,7 @@ def unfree(table: Table) -> Iterator[Found]:
         if calls == 1:
             why = "with one slot nothing that is heard in the call before says that its user has left it"
         loc = next((b.loc for b in table.lowered.buffers if b.name == first), None)
-        yield Found(
-            what, "", rows, moments, why=why, loc=loc, notes=(Note("a rank without rows signals nothing", None),)
-        )
+        yield Found(what, rows, moments, why=why, loc=loc, notes=(Note("a rank without rows signals nothing", None),))
 
 
 def _again(
@@ -158,11 +156,13 @@ def _in_the_call(table: Table, buffer: Buffer, runs: Runs) -> Iterator[Found]:
     if left := unsettled(away, _begun(table, runs, whose)):
         at, other = (int(x[0]) for x in picked(left, rank, whose))
         moment = Moment.first(table, row, [rank == at, whose == other])
-        yield Found(f"of rank {other} is touched before that rank has begun the call", buffer.name, (row,), (moment,))
+        what = f"`{buffer.name}` of rank {other} is touched before that rank has begun the call"
+        yield Found(what, (row,), (moment,))
     if left := unsettled(away, ([c[rank, within(whose, table.ranks - 1)]] for c in _left(table, row))):
         at, other = (int(x[0]) for x in picked(left, rank, whose))
         moment = Moment.first(table, row, [rank == at, whose == other], late=True)
-        yield Found(f"of rank {other} may still be touched when its call has ended", buffer.name, (row,), (moment,))
+        what = f"`{buffer.name}` of rank {other} may still be touched when its call has ended"
+        yield Found(what, (row,), (moment,))
 
 
 def _begun(table: Table, runs: Runs, whose: Array) -> Iterator[list[Array]]:

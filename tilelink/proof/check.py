@@ -118,7 +118,7 @@ def _check(lowered: Lowered) -> Verdict:
         except TooMany:
             what = f"it cannot be shown that {question.rule} of `{lowered.name}` are right"
             why = "there are too many tiles to look at each"
-            found = Found(what, "", code="TL606", why=why, hint="use larger tiles", loc=lowered.loc)
+            found = Found(what, code="TL606", why=why, hint="use larger tiles", loc=lowered.loc)
         if found is not None:
             error = refused(lowered, question, found)
             shown = _counterexample(table, question, found)
@@ -135,7 +135,7 @@ def refused(lowered: Lowered, question: Question, found: Found) -> TilelinkError
     notes = [Note(_ROLES[type(r.op)], r.loc) for r in found.rows[1:] if r.loc is not None and r.loc != locs[0]]
     return TilelinkError(
         found.code or question.code,
-        str(found),
+        found.what,
         loc=locs[0] if locs else None,
         why=found.why or question.why,
         hint=found.hint or question.hint,
@@ -163,7 +163,7 @@ def _counterexample(table: Table, question: Question, found: Found) -> Counterex
     size = f"{table.ranks} rank{'s' if table.ranks > 1 else ''}{' and ' if sizes else ''}{sizes}"
     edges = tuple((k, (k + 1) % len(steps)) for k in range(len(steps))) if question.kind == "deadlock" else ()
     missing = (1, 0) if question.kind == "race" and len(steps) > 1 else None
-    return Counterexample(question.kind, size, str(found), steps, edges, missing)
+    return Counterexample(question.kind, size, found.what, steps, edges, missing)
 
 
 # ------------------------------------------------------------------------------------------------- what is shown, assumed

@@ -33,7 +33,7 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     for row in signals:
         yield from _unable(table, flags, row)
         if row.by_data and isinstance(row.op, Signal) and row.op.amount is not None:
-            yield Found("is signalled or not as data decides", flags.name, (row,))
+            yield Found(f"`{flags.name}` is signalled or not as data decides", (row,))
     if not width or any(r.by_data or (isinstance(r.op, Signal) and r.op.amount is None) for r in signals):
         return  # data says how often, or the device counts
     made = np.zeros((table.ranks, width), dtype=np.int64)
@@ -46,7 +46,7 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
                 *meant, where = np.broadcast_arrays(sent.on, sent.flag, where)
                 rank, number = (int(x[where][0]) for x in meant)
                 moment = _touching(table, row, rank, number)
-                yield Found(f"has no flag {number} on rank {rank}", flags.name, (row,), (moment,))
+                yield Found(f"`{flags.name}` has no flag {number} on rank {rank}", (row,), (moment,))
                 return
         made += sent.often(table, width) * int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {}))
     if flags.style == "doorbell" or flags.rings is not None:
@@ -68,13 +68,13 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
 def _unfit(table: Table, flags: Flags, there: Array, rows: list[Row]) -> Iterator[Found]:
     """A flag of a style that cannot say what it is to say."""
     if flags.name == ENTERED and flags.style != "epoch":
-        yield Found("does not say which call has begun", flags.name, tuple(rows))
+        yield Found(f"`{flags.name}` does not say which call has begun", tuple(rows))
     arrivals = flags.arrivals if flags.style in ("epoch", "data") else None
     if arrivals is not None and (there & (table.by_flag(flags, arrivals) != 1)).any():
-        yield Found("is set, and expects to be counted", flags.name, tuple(rows))
+        yield Found(f"`{flags.name}` is set, and expects to be counted", tuple(rows))
     elsewhere = [r for r in rows if r.executor.engine.by != "kernel"]
     if flags.style == "data" and elsewhere:
-        yield Found("travels beside data, which only workers see", flags.name, tuple(elsewhere))
+        yield Found(f"`{flags.name}` travels beside data, which only workers see", tuple(elsewhere))
 
 
 def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[Found]:
@@ -94,7 +94,6 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
     yield Found(
         f"a copy engine waits {often} for flag {number} of `{flags.name}`"
         + ("" if times != 1 else ", which nobody rings"),
-        "",
         tuple(sorted(rows, key=lambda r: r not in waits)),
         tuple(_touching(table, r, rank, number, last=last) for r in waits for last in (False, True)[: min(times, 2)]),
         code="TL605",
@@ -128,7 +127,8 @@ def _tiles_awaiting(table: Table, width: int, waits: list[Row]) -> Array:
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
     """A stream sets a flag to the number of the call, and cannot add; what workers see of their own GPU no peer hears."""
     if not row.executor.engine.adds and flags.style in ("count", "doorbell"):
-        yield Found("is signalled by a stream, which cannot add", flags.name, (row,), (Moment.first(table, row),))
+        what = f"`{flags.name}` is signalled by a stream, which cannot add"
+        yield Found(what, (row,), (Moment.first(table, row),))
     if flags.scope != "sys":
         sent = Sent.of(table, row)
         away = [] if row.executor.engine.by == "stream" else [sent.on != sent.rank]
@@ -137,7 +137,6 @@ def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
             shown = [Moment.first(table, row, away)]
             yield Found(
                 f"the signals of `{flags.name}` reach no further than one GPU",
-                "",
                 (row, *waits),
                 (*shown, *(Moment.first(table, r) for r in waits[:1])),
                 code="TL612",
@@ -212,7 +211,7 @@ def _at(table: Table, what: str, flags: Flags, where: Array, rows: list[Row]) ->
     looped = any(r.around for r in rows if isinstance(r.op, Signal))
     hint = "notify once per tile, behind the loop" if looped else REPORT
     what = f"flag {number} of `{flags.name}` on rank {rank} {what}"
-    return Found(what, "", tuple(ordered), tuple(moments), hint=hint)
+    return Found(what, tuple(ordered), tuple(moments), hint=hint)
 
 
 def _touching(table: Table, row: Row, rank: int, flag: int, *, last: bool = False) -> Moment | None:

@@ -78,7 +78,6 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
         elif partial and (met & (times == 0)).any():
             yield Found(
                 f"`{table.path(r)}` reads all of `{buffer.name}`, which is declared `partial`",
-                "",
                 (r,),
                 (Moment.first(table, r),),
                 code="TL614",
@@ -131,8 +130,7 @@ class _Said:
         rank, at, begin = self._place(where)
         moments = self._twice(sure, (rank, *begin))
         return Found(
-            f"is written more than once: {at}",
-            self.buffer.name,
+            f"`{self.buffer.name}` is written more than once: {at}",
             tuple(m.row for m in moments),
             moments,
             why="the tiles of a tensor's writers, over all ranks, must not overlap",
@@ -158,7 +156,6 @@ class _Said:
         name = w.op.param or self.buffer.name
         return Found(
             f"`{name}` is stored {times} times, {what}",
-            "",
             (w,),
             self._twice([w], None),
             why=why,
@@ -170,8 +167,7 @@ class _Said:
         read = (reader,) if reader is not None else ()
         if not self.writes:
             return Found(
-                f"is never written, {who}",
-                self.buffer.name,
+                f"`{self.buffer.name}` is never written, {who}",
                 read,
                 why="no store, push or pull of it stands in a program; a notify alone moves nothing",
                 hint="write `tl.tile_store(...)`, `tl.tile_push_data(...)` or `tl.tile_pull_data(...)` for every tile",
@@ -189,7 +185,7 @@ class _Said:
             why += "; other ranks store that, each in memory of its own"
             hint = f"push what other ranks are to have: `tl.tile_push_data({self.buffer.name}, ...)`"
         what = f"{at} of `{self.buffer.name}` are never written, {who}"
-        return Found(what, "", (self.writes[0], *read), (moment,), why=why, hint=hint)
+        return Found(what, (self.writes[0], *read), (moment,), why=why, hint=hint)
 
     def _elsewhere(self, where: Array) -> bool:
         """Whether stores, each into its own rank's memory, leave out on one rank what they write on another."""
@@ -208,7 +204,6 @@ class _Said:
         who = "it is a result" if self.buffer.space == "result" else f"`{self.table.path(reads[0])}` reads it"
         return Found(
             f"whether all of `{name}` is written is for data to say: {by[0].said}",
-            "",
             (w,),
             (Moment.first(self.table, w),),
             code="TL614",

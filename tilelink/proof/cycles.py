@@ -47,7 +47,7 @@ def stuck(table: Table) -> Iterator[Found]:
                 moments += [chains.moment(table, wait), chains.moment(table, signal, late=True)]
             what = f"`{table.path(moments[0].row)}` waits in a circle for itself"
             notes = tuple(_note(table, m) for m in moments)
-            yield Found(what, "", (moments[0].row,), tuple(moments), notes=notes)
+            yield Found(what, (moments[0].row,), tuple(moments), notes=notes)
 
 
 def _note(table: Table, moment: Moment) -> Note:
@@ -312,7 +312,6 @@ def crowded(table: Table) -> Iterator[Found]:
     if waiting is not None and taken > sms:
         yield Found(
             f"`{table.path(waiting)}` waits in kernels that have {taken} workers side by side, and there are {sms} SMs",
-            "",
             (waiting,),
             why="a worker stays until what it waits for has come, and whoever makes that may find no SM meanwhile",
         )
@@ -320,7 +319,6 @@ def crowded(table: Table) -> Iterator[Found]:
     if first is not None and taken >= sms:
         yield Found(
             f"`{first.loops[0].path}` needs an SM while {taken} workers, which may wait for it, can have all {sms}",
-            "",
             why="a GPU copies within itself by its SMs, and a stream waits for peers by a kernel",
             loc=first.loops[0].loc,
         )

@@ -70,7 +70,8 @@ def _of(table: Table, buffer: Buffer, writes: list[Row], reads: list[Row]) -> It
             elif left is not None:
                 waits = any(isinstance(h.op, Await) and h.op.flags == buffer.name for h in awaits_before(table, r))
                 code = "TL608" if waits else ""
-                yield Found("is read before it is known to be written", buffer.name, (r, w.runs.row), left, code=code)
+                what = f"`{buffer.name}` is read before it is known to be written"
+                yield Found(what, (r, w.runs.row), left, code=code)
 
 
 def _written(table: Table, buffer: Buffer, r: Row, w: Row, moments: tuple[Moment, Moment]) -> Found:
@@ -78,7 +79,6 @@ def _written(table: Table, buffer: Buffer, r: Row, w: Row, moments: tuple[Moment
     who = "reads it at other tiles" if reader == writer else f"`{reader}` reads it"
     return Found(
         f"`{writer}` writes to the argument `{buffer.name}`, and {who}",
-        "",
         (w, r),
         moments,
         why="an argument counts as there when a call begins, so no wait of it is one for what programs write to it",

@@ -306,7 +306,6 @@ class Found:
     `why` and `hint`: where they are not those of the question; `loc`: where no row has one."""
 
     what: str
-    buffer: str
     rows: tuple[Row, ...] = ()
     moments: tuple[Moment | None, ...] = ()
     code: str = ""
@@ -314,6 +313,3 @@ class Found:
     hint: str = ""
     loc: Loc | None = None
     notes: tuple[Note, ...] = ()
-
-    def __str__(self) -> str:
-        return f"`{self.buffer}` {self.what}" if self.buffer else self.what
