@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tilelink.codegen import access, memory, ops, signals
-from tilelink.codegen.scope import TRITON_DTYPES, Scope, TileNames
+from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
@@ -132,11 +132,11 @@ def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], place
 
 
 # ------------------------------------------------------------------------------------------------- the tile of a mainloop
-def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
+def emit_held(scope: Scope, value: str) -> None:
     """Push the host's tile from registers to whoever holds it, and tell them."""
     tile = tuple(
-        OfTile(str(k)) if str(k) in tiles else At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True)
-        for k, _ in enumerate(scope.step.grid)
+        At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True) if g.unit else OfTile(str(k))
+        for k, g in enumerate(scope.step.grid)
     )
 
     def leaf(op: Op) -> None:

@@ -89,7 +89,7 @@ def open_tiles(scope: Scope) -> dict[str, TileNames]:
             else:
                 scope.known[begin] = Sym(name)
             continue
-        names = scope.tiles[var] = access.tile_names(scope, label, g)
+        names = access.tile_names(scope, var, g)
         if fixed:
             names.begin, names.end = scope.text(begin), scope.text(end)
         if g.table is not None:

@@ -149,23 +149,19 @@ def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], l
     handed, tiles = list(dict.fromkeys(held.values())), list[TileNames]()
     scope, leading = open_scope(host, step, frozenset(handed)), [*handed]
     with scope.apart() as inner:
-        if scope.part.copies:
-            scope.tiles = {
-                str(a): access.tile_names(scope, access.label(g.dim), g) for a, g in enumerate(step.grid) if not g.unit
-            }
-            copies.emit_held(scope, leading[0], scope.tiles)
-            tiles += scope.tiles.values()
+        grids = {str(a) if step.copies else g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
+        for var, begin, _ in scope.part.tiles:
+            g = grids[var]
+            if _is_passed(begin):
+                if g is step.grid[-1] and step.subtiles > 1:
+                    g = replace(g, tile=(g.tile or 0) // step.subtiles)
+                tiles.append(access.tile_names(scope, var, g))
+            else:
+                scope.replaced[var] = scope.rank
+                scope.tiles[var] = TileNames(scope.rank, "", g, 1)
+        if step.copies:
+            copies.emit_held(scope, leading[0])
         else:
-            grids = {g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
-            for var, begin, _ in scope.part.tiles:
-                g = grids[var]
-                if _is_passed(begin):
-                    if g is step.grid[-1] and step.subtiles > 1:
-                        g = replace(g, tile=(g.tile or 0) // step.subtiles)
-                    tiles.append(access.tile_names(scope, var, g))
-                else:
-                    scope.replaced[var] = scope.rank
-                    scope.tiles[var] = TileNames(scope.rank, "", g, 1)
             scope.forwarded |= held
             emit_body(scope, scope.body)
     named = words(inner.rows)
