@@ -426,18 +426,16 @@ def _open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, lo
 
 def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], walk: Walk, span: TileNames, run: str) -> None:
     """Every wait of the loop, for the positions of flag `run` of the first."""
-    # Asked of the loop's own tiles, not of the run that takes their place.
-    fenced = [signals.read_by_tma(scope, wait) for wait in waiting]
-    kept, scope.tiles[op.var], first = scope.tiles[op.var], span, signals.awaited(scope, waiting[0])
-    for wait, fence in zip(waiting, fenced, strict=True):
+    tile, first = scope.tiles[op.var], signals.awaited(scope, waiting[0])
+    for wait in waiting:
+        scope.tiles[op.var] = span
         with scope.keeping_names():
             body = ops.body_of(scope, wait)
             if signals.awaited(scope, wait) == first and walk.alone and not isinstance(body[0], LoweredIf):
                 body = (Await(signals.awaited(scope, wait), Sym(run), loc=wait.loc),)
             signals.await_all(scope, wait, body)
-        if fence:
-            scope.lines.add("shmem.async_load_fence()")
-    scope.tiles[op.var] = kept
+        scope.tiles[op.var] = tile
+        signals.fence(scope, wait)
 
 
 def _index(walk: Walk, position: F.Like) -> Formula:

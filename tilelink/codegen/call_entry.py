@@ -44,15 +44,12 @@ def one_block_kernels(file: File) -> Iterator[Function]:
 def _call_entry(file: File) -> Function:
     """Advance the epoch, tell the peers, signal each flag's total by this call's target, and take the credits."""
     scope = _single(file)
-    lines, epoch, last = scope.lines, scope.state("epoch"), scope.state("last")
-    lines.say("a call begins, and the peers hear of it")
-    lines.add(f"epoch = tl.load({epoch}) + 1")
-    copy = _copies(scope)
-    lines.add(f"tl.store({epoch} + {copy}, epoch)")
+    scope.lines.say("a call begins, and the peers hear of it")
+    copy, last = _advance(scope), scope.state("last")
     _tell(scope, "entered", "epoch")
     _all_totals(scope)
     _credits(scope)
-    lines.add(f"tl.store({last} + {copy}, epoch)")
+    scope.lines.add(f"tl.store({last} + {copy}, epoch)")
     return _function("call_entry", scope)
 
 
@@ -92,10 +89,12 @@ def emit_epoch_signalled(file: File) -> Function:
     return replace(_function("call_entry", scope, "worker", "workers"), gives="epoch")
 
 
-def _copies(scope: Scope) -> str:
-    """The name of all workers' numbers: each has a copy of what they count."""
-    copy = scope.names.fresh("copy")
-    scope.lines.add(f"{copy} = tl.arange(0, {COPIES})")
+def _advance(scope: Scope) -> str:
+    """Count the call, in every worker's copy of the epoch; the name of all workers' numbers."""
+    lines, epoch, copy = scope.lines, scope.state("epoch"), scope.names.fresh("copy")
+    lines.add(f"epoch = tl.load({epoch}) + 1")
+    lines.add(f"{copy} = tl.arange(0, {COPIES})")
+    lines.add(f"tl.store({epoch} + {copy}, epoch)")
     return copy
 
 
@@ -103,15 +102,13 @@ def emit_end(file: File, *, stores_async: bool) -> Function:
     """The end of a call in its last kernel: whoever is through last advances the epoch and raises the totals, which
     nobody looks at any more. `stores_async`: the kernel stores through descriptors, which it has to see done first."""
     scope = _single(file)
-    lines, through, epoch, last = scope.lines, *map(scope.state, ("through", "epoch", "last"))
+    lines, through = scope.lines, scope.state("through")
     if stores_async:
         lines.add("shmem.async_store_quiet()")
     lines.say("the call is over when the last worker is through")
     with lines.block(f"if shmem.is_last({through}, workers):"):
-        lines.add(f"epoch = tl.load({epoch}) + 1")
-        copy = _copies(scope)
-        lines.add(f"tl.store({epoch} + {copy}, epoch)")
-        lines.add(f"tl.store({last} + {copy}, epoch)")
+        copy = _advance(scope)
+        lines.add(f"tl.store({scope.state('last')} + {copy}, epoch)")
         _all_totals(scope)
     return _function("finish", scope, "workers")
 

@@ -91,23 +91,21 @@ def wait(scope: Scope, op: Wait) -> None:
     if not ops.printed(scope, op):
         return
     tensor = scope.declared(op.param).name
-    fence = ("shmem.async_load_fence()",) if read_by_tma(scope, op) else ()
     own = next((i for i in scope.step.in_place if i.tensor == tensor), None)
     # Whether a worker is to remember what it has waited for.
     kept = awaited(scope, op) not in STATES and scope.step.into is None and op in _unrolled(scope.body)
     once = kept and own is None and tensor not in scope.forwarded
     with scope.keeping_names():
-        if once and _await_members(scope, op, fence):
+        if once and _await_members(scope, op):
             return
         body = ops.body_of(scope, op)
         if own is not None:
-            _await_others(scope, op, body, own, fence)
+            _await_others(scope, op, body, own)
         elif once:
-            await_once(scope, op, body, fence)
+            await_once(scope, op, body)
         else:
             await_all(scope, op, body)
-            for line in fence:
-                scope.lines.add(line)
+            fence(scope, op)
 
 
 def awaited(scope: Scope, op: Wait) -> str:
@@ -194,14 +192,13 @@ def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
         return False
     with scope.keeping_names():
         _await_ranks(scope, loop, lanes)
-    if read_by_tma(scope, op):
-        scope.lines.add("shmem.async_load_fence()")
+    fence(scope, op)
     return True
 
 
 # ------------------------------------------------------------------------------------------------ waits that are remembered
-def await_once(scope: Scope, op: Wait, body: tuple[Op, ...], then: tuple[str, ...], only_if: str | None = None) -> None:
-    """`await_all` and the lines `then`, left out where this worker's last wait here was for the same flags.
+def await_once(scope: Scope, op: Wait, body: tuple[Op, ...], only_if: str | None = None) -> None:
+    """`await_all`, left out where this worker's last wait here was for the same flags.
 
     `only_if`: a condition, by name, under which there is something to wait for at all.
 
@@ -229,8 +226,7 @@ def await_once(scope: Scope, op: Wait, body: tuple[Op, ...], then: tuple[str, ..
     test = " & ".join(tests if len(tests) == 1 else map(atom, tests))
     with lines.block(f"if {test}:", op.loc) if test else nullcontext():
         await_all(scope, op, body, known)
-        for line in then:
-            lines.add(line)
+        fence(scope, op)
     # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
     for line in kept:
         lines.add(line)
@@ -251,7 +247,7 @@ def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str
     ]
 
 
-def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
+def _await_members(scope: Scope, op: Wait) -> bool:
     """Wait for the flags that a vector's positions have, those left out that this worker has waited for before; False, and
     nothing emitted: no vector alone says which, or there are more than have a bit each."""
     entry = next((e for e in op.index or () if isinstance(e, Gather)), None)
@@ -272,20 +268,19 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     with lines.block(f"if {missing} != 0:"):
         with lines.block(f"for {flag} in range(0, {count}):"), lines.block(f"if ({missing} >> {flag}) & 1 != 0:"):
             _wait_for(scope, flags, flag, op.loc)
-        for line in then:
-            lines.add(line)
+        fence(scope, op)
     # Outside the branch, as in `await_once`.
     lines.add(f"{seen} = {seen} | {wanted}")
     return True
 
 
 # ------------------------------------------------------------------------------------------------------ own part in place
-def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fence: tuple[str, ...]) -> None:
+def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace) -> None:
     """Wait for the tile unless this rank has brought it along, and say where it lies."""
     lines, wiring, test = scope.lines, scope.plan.wiring, body[0]
     assert isinstance(test, If) and test.test is not None
     away = scope.named(f"{own.tensor}_away", scope.text(test.test))
-    await_once(scope, op, test.body, fence, only_if=away)
+    await_once(scope, op, test.body, only_if=away)
     tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
     found = [memory.could_be_tma(scope, t, op.param, always=True) for t in tensors]
     names = [
@@ -303,9 +298,10 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
     scope.places[own.tensor] = Place(place, first, all(found))
 
 
-def read_by_tma(scope: Scope, op: Wait) -> bool:
-    """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
-    return memory.could_be_tma(scope, scope.declared(op.param), op.param) is not None
+def fence(scope: Scope, op: Wait) -> None:
+    """Behind a wait: the program may read the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
+    if memory.could_be_tma(scope, scope.declared(op.param), op.param) is not None:
+        scope.lines.add("shmem.async_load_fence()")
 
 
 # ---------------------------------------------------------------------------------------------------------------- notifies

@@ -153,16 +153,15 @@ def _in_the_call(table: Table, buffer: Buffer, runs: Runs) -> Iterator[Found]:
     assert isinstance(row.op, Read | Write)
     whose = runs(row.op.rank)
     away = [*runs.taken, rank != whose]
-    if left := unsettled(away, _begun(table, runs, whose)):
-        at, other = (int(x[0]) for x in picked(left, rank, whose))
-        moment = Moment.first(table, row, [rank == at, whose == other])
-        what = f"`{buffer.name}` of rank {other} is touched before that rank has begun the call"
-        yield Found(what, (row,), (moment,))
-    if left := unsettled(away, ([c[rank, within(whose, table.ranks - 1)]] for c in _left(table, row))):
-        at, other = (int(x[0]) for x in picked(left, rank, whose))
-        moment = Moment.first(table, row, [rank == at, whose == other], late=True)
-        what = f"`{buffer.name}` of rank {other} may still be touched when its call has ended"
-        yield Found(what, (row,), (moment,))
+    behind = ([c[rank, within(whose, table.ranks - 1)]] for c in _left(table, row))
+    for reasons, what, late in (
+        (_begun(table, runs, whose), "is touched before that rank has begun the call", False),
+        (behind, "may still be touched when its call has ended", True),
+    ):
+        if left := unsettled(away, reasons):
+            at, other = (int(x[0]) for x in picked(left, rank, whose))
+            moment = Moment.first(table, row, [rank == at, whose == other], late=late)
+            yield Found(f"`{buffer.name}` of rank {other} {what}", (row,), (moment,))
 
 
 def _begun(table: Table, runs: Runs, whose: Array) -> Iterator[list[Array]]:
