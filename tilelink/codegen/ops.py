@@ -95,9 +95,8 @@ def name(scope: Scope, wish: str, value: Formula, loc: Loc | None) -> str:
     text = scope.text(value)
     if text.isidentifier() or text.isdigit():
         return text
-    scope.loc, kept = loc, scope.loc
-    found = scope.named(wish, text)
-    scope.loc = kept
+    found = scope.names.fresh(wish)
+    scope.lines.add(f"{found} = {text}", loc)
     scope.known[value] = Sym(found)
     return found
 

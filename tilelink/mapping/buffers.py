@@ -75,11 +75,10 @@ def _buffer(plan: Plan, tensor: TensorDecl) -> Buffer | None:
 def _in_memory(s: StepPlan, param: str) -> bool:
     """Whether the step needs the tensor in memory, rather than in the registers of the worker that makes it."""
     binding = s.step.binding(param)
-    copy_program = s.step.program.copy_program
     if s.library is not None:
         return True  # a function takes tensors, and fills one
-    if copy_program is not None:
-        return s.into is None or (bool(s.push) and param == copy_program.destination)
+    if s.copies:
+        return s.into is None or crosses(s, param)
     loads = any(isinstance(op, Load) and op.param == param for op in walk(s.step.program.body))
     forwarded = binding.tensor in s.forwarded and all(v.axis is None or not v.unit for v in binding.view)
     return loads and not forwarded

@@ -282,12 +282,11 @@ def check_owners(plan: Plan) -> None:
     Raises:
         TilelinkError: TL306.
     """
-    wiring, ranks = plan.wiring, plan.topology.ranks
-    env: dict[str, Any] = {**dict(plan.sizes), "rank": 0, "RANKS": ranks}
+    wiring = plan.wiring
     for tensor in wiring.tensors:
         if tensor.owned is None:
             continue
-        held_by = _holders(tensor, tensor.owned, env, ranks)
+        held_by = _holders(plan, tensor, tensor.owned)
         uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor.name]
         for s, param in uses:
             if s.step.moves is not None and s.step.moves[0].param == param and not s.push:
@@ -300,12 +299,13 @@ def check_owners(plan: Plan) -> None:
                 if isinstance(op, (Load, Wait)) and not _runs_where_held(wiring, tensor, s, grid):
                     what = f"`{s.path}` also runs where this tile is not held"
                     raise _refused(tensor, op.loc, what, f"take the program's tiles from it: `tl.tile_id({param})`")
-                _check_lies_with_one(tensor, s, grid, held_by, env, ranks)
+                _check_lies_with_one(plan, tensor, s, grid, held_by)
 
 
-def _holders(tensor: TensorDecl, axis: int, env: dict[str, Any], ranks: int) -> Any:
+def _holders(plan: Plan, tensor: TensorDecl, axis: int) -> Any:
     """The rank of each position on the map's axis."""
     assert tensor.owner_map is not None
+    env, ranks = plan.env(0), plan.topology.ranks
     variables = dict(zip(tensor.owner_map.variables, range(len(tensor.axes)), strict=False))
     named = F.symbols(tensor.owner_map.formula)
     if len(named & variables.keys()) > 1:
@@ -358,15 +358,12 @@ def _runs_where_held(wiring: Wiring, tensor: TensorDecl, s: StepPlan, grid: Grid
     return named and mine == theirs
 
 
-def _check_lies_with_one(
-    tensor: TensorDecl, s: StepPlan, grid: GridAxis, held_by: Any, env: dict[str, Any], ranks: int
-) -> None:
+def _check_lies_with_one(plan: Plan, tensor: TensorDecl, s: StepPlan, grid: GridAxis, held_by: Any) -> None:
     """A tile has one holder."""
     borders = np.flatnonzero(np.diff(held_by)) + 1
-    for rank in range(ranks):
-        here = {**env, "rank": rank}
-        count = int(F.evaluate(grid.count, here))
-        index = {**here, "_at": np.arange(count)}
+    for env in map(plan.env, range(plan.topology.ranks)):
+        count = int(F.evaluate(grid.count, env))
+        index = {**env, "_at": np.arange(count)}
         begin, end = (
             np.broadcast_to(F.evaluate(f, index), (count,)) for f in (grid.begin(F.Sym("_at")), grid.end(F.Sym("_at")))
         )
