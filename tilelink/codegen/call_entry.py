@@ -20,8 +20,6 @@ from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import AWAIT_FLAG, Arg, Site
 from tilelink.ir.lowered import STATES, Await, walk
 from tilelink.ir.plan import COPIES, CallEntry, CallExit, Stage, Transfer
-from tilelink.ir.program import Wait
-from tilelink.ir.program import walk as statements
 
 LANES = 1024
 AWAITED = {"watch_at": "watch", "site": "number", "flag": "number"}
@@ -200,10 +198,8 @@ def _await(file: File) -> Function:
     # What streams wait for has numbers.
     for loop in (loop for e in file.lowered.executors if e.engine.by == "stream" for loop in e.loops):
         for op in (o for o in walk(loop.body) if isinstance(o, Await)):
-            step = file.plan.step(loop.path).step
-            wait = next(o for o in statements(step.program.body) if isinstance(o, Wait) and o.loc == op.loc)
-            own = STATES.get(op.flags)
-            site = ("channel", op.flags) if own is None else (own, step.binding(wait.param).tensor)
+            own, moved = STATES.get(op.flags), file.plan.step(loop.path).step.moved_from
+            site = ("channel", op.flags) if own is None else (own, moved or "")
             file.reports.number(Site(loop.path, *site, op.loc))
     watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
     scope.lines.add(f"shmem.signal_wait_within({flag}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")

@@ -10,20 +10,18 @@ from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.lowered import STAGE, Await, Copy, Op, Read, Write, walk
+from tilelink.ir.lowered import Await, Copy, Op, Read, Write, walk
 from tilelink.ir.program import At, Expr, OfTile
 
 
 def emit_tile(scope: Scope) -> None:
     """Wait, move, notify: for the tile whose bounds the loop has just set."""
     _name_peer(scope)
-    copy = next((o for o in walk(scope.part.body) if isinstance(o, Copy)), None)
 
     def leaf(op: Op) -> None:
         if isinstance(op, Await):
             if scope.lowered.flag(op.flags).style != "data":
-                assert copy is not None
-                signals.await_one(scope, op, copy.source.buffer.removesuffix(STAGE))
+                signals.await_one(scope, op, scope.step.step.moved_from or "")
         elif isinstance(op, Copy):
             _copy(scope, op)
         else:
@@ -89,25 +87,24 @@ def _copy(scope: Scope, op: Copy) -> None:
         places.append(Sym(scope.names.fresh("at")))
         lines.add(f"for {places[-1]} in range({scope.text(length)}):")
         lines.depth += 1
-    source, target = op.source.buffer.removesuffix(STAGE), op.target.buffer
-    staged, pushed = op.source.buffer != source, op.target.rank != scope.step.rank
-    start = scope.arg(Arg(f"{source}_stage", "stage", source)) if staged else scope.tensor(source)
-    to = scope.tensor(target)
-    context, pe = scope.context(target if pushed else source), scope.text(op.target.rank)
-    by_words = scope.is_ll(target)
+    source, target = scope.declared(op.source.param), scope.declared(op.target.param)
+    staged, pushed = op.source.buffer != source.name, op.target.rank != scope.step.rank
+    start = scope.arg(Arg(f"{source.name}_stage", "stage", source.name)) if staged else scope.tensor(source.name)
+    to = scope.tensor(target.name)
+    context, pe = scope.context((target if pushed else source).name), scope.text(op.target.rank)
+    by_words = scope.is_ll(target.name)
     if by_words:
-        to = scope.named(f"{target}_there", f"shmem.ptr({to}, {pe}, {context})")
+        to = scope.named(f"{target.name}_there", f"shmem.ptr({to}, {pe}, {context})")
     into, out = _offset(scope, to, op.target, here, places), _offset(scope, start, op.source, there, places)
     ends = f"{into}, {out}, {scope.text(count)}"
     if by_words:
         memory.say_words(scope)
-        text = f"shmem.ll_store_block({ends}, epoch, {TRITON_DTYPES[scope.plan.wiring.tensor(target).dtype]})"
+        text = f"shmem.ll_store_block({ends}, epoch, {TRITON_DTYPES[target.dtype]})"
     elif pushed:
         text = f"shmem.putmem_nbi_block({ends}, {pe}, {context})"
-    elif scope.is_ll(source):
-        tensor = scope.plan.wiring.tensor(source)
-        given = f"{ends}, epoch, {TRITON_DTYPES[tensor.dtype]}"
-        text = memory.words_awaited(scope, "ll_load_block", given, tensor, op.source.loc)
+    elif scope.is_ll(source.name):
+        given = f"{ends}, epoch, {TRITON_DTYPES[source.dtype]}"
+        text = memory.words_awaited(scope, "ll_load_block", given, source, op.source.loc)
     elif op.source.rank != scope.step.rank:
         text = f"shmem.getmem_nbi_block({ends}, {scope.text(op.source.rank)}, {context})"
     else:  # what stays on its rank may lie in memory that no peer reaches

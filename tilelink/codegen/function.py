@@ -65,8 +65,7 @@ def arguments(scope: Scope, rows: tuple[Row, ...]) -> tuple[Arg, ...]:
     # Sizes that a fused function needs are among the host's own.
     args = [a for a in scope.args.values() if a.name in named and a.kind not in ("size", "constant")]
     args.sort(key=lambda a: next((k for k, kinds in enumerate(ORDER) if a.kind in kinds), len(ORDER)))
-    called = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
-    sizes = [Arg(m, "size", formula=Sym(n)) for n, m in called.items() if m in named]
+    sizes = [Arg(m, "size", formula=Sym(n)) for n, m in scope.naming.sizes.items() if m in named]
     axes, size = dict.fromkeys((RANK_AXIS, *scope.plan.wiring.axes)), scope.lowered.topology.size
     rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in named]
     ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in named]

@@ -140,9 +140,8 @@ def await_all(scope: Scope, op: Wait, body: tuple[Op, ...], known: tuple[str, st
     ops.each(scope, body, leaf)
 
 
-def await_one(scope: Scope, op: Op, tensor: str) -> None:
+def await_one(scope: Scope, op: Await, tensor: str) -> None:
     """Wait for one flag, which stands for a tile of `tensor`."""
-    assert isinstance(op, Await)
     flags = scope.lowered.flag(op.flags)
     wish = scope.text(op.index, F.SUMMAND)
     if flags.name not in STATES and not (wish.isidentifier() or wish.isdigit()):

@@ -20,7 +20,7 @@ from tilelink.codegen.text import atom, words
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.lowered import Await, For, Part, Signal, Write, formulas
+from tilelink.ir.lowered import Await, For, Part, Signal, formulas
 from tilelink.ir.lowered import walk as lowered_walk
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Load, Loop, Store, Tiles, Wait, walk
@@ -89,9 +89,8 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
     """Call the fused step's function for the tile that the host has just made; emit that function."""
     function, tiles, passed = _fused_function(host, step)
     with host.under(host.lowered.part(step.path).tests, step.step.program.loc):
-        for k, (values, (begin, end)) in enumerate(_in_subtiles(host, step, tiles, passed[-2], passed[-1])):
-            call = function.call(*values, *passed[:-2], begin, end, **{FIRST_SUBTILE: str(k == 0)})
-            host.lines.add(call, step.step.program.loc)
+        for k, given in enumerate(_in_subtiles(host, step, tiles, passed)):
+            host.lines.add(function.call(*given, **{FIRST_SUBTILE: str(k == 0)}), step.step.program.loc)
     return function
 
 
@@ -106,13 +105,12 @@ def _is_passed(begin: F.Formula) -> bool:
     return any("." in name for name in F.symbols(begin))
 
 
-def _in_subtiles(
-    host: Scope, step: StepPlan, tiles: list[str], begin: str, end: str
-) -> list[tuple[list[str], tuple[str, str]]]:
-    """The tiles that are handed over, and where their columns begin and end: once, or subtile by subtile."""
+def _in_subtiles(host: Scope, step: StepPlan, tiles: list[str], passed: list[str]) -> list[list[str]]:
+    """What is handed over, tiles and where they begin and end, their columns last: once, or subtile by subtile."""
     if step.subtiles == 1:
-        return [(tiles, (begin, end))]
+        return [[*tiles, *passed]]
     width = (step.grid[-1].tile or 0) // step.subtiles
+    *others, begin, end = passed
     parts: list[list[str]] = []
     for tile in tiles:
         names = [tile]
@@ -125,21 +123,20 @@ def _in_subtiles(
             names = halved
         parts.append(names)
     return [
-        (
-            [names[k] for names in parts],
-            (f"{begin} + {k * width}" if k else begin, f"tl.minimum({begin} + {(k + 1) * width}, {end})"),
-        )
+        [
+            *(names[k] for names in parts),
+            *others,
+            f"{begin} + {k * width}" if k else begin,
+            f"tl.minimum({begin} + {(k + 1) * width}, {end})",
+        ]
         for k in range(step.subtiles)
     ]
 
 
 def _held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     """Tensors of a fused step -> the host's name of the tile that stands for them."""
-    tensors = step.forwarded
-    part = host.lowered.part(step.path)
-    if part.copies:
-        written = next(o.param for o in lowered_walk(part.body) if isinstance(o, Write))
-        tensors = tuple(b.tensor for b in step.step.bindings if b.param != written)
+    moved = step.step.moved_from
+    tensors = step.forwarded if moved is None else (moved,)
     return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
 
 

@@ -55,10 +55,9 @@ def epoch_signalled(plan: Plan) -> bool:
     kernels = [h.kernels for h in plan.host if isinstance(h, CallEntry)]
     if len(plan.host) != 2 or not kernels or len(kernels[0]) != 1:
         return False
-    kernel = plan.kernel(kernels[0][0])
-    alone = not any(plan.step(f).deferred for path, _ in kernel.roles for f in plan.step(path).fused)
-    heard = plan.credits_implied_by is not None
-    return alone and heard and kernel.workers <= COPIES and all(_once(plan, c) for c in plan.channels)
+    if plan.credits_implied_by is None or any(s.deferred for s in plan.steps):
+        return False
+    return plan.kernel(kernels[0][0]).workers <= COPIES and all(_once(plan, c) for c in plan.channels)
 
 
 def _once(plan: Plan, c: Channel) -> bool:

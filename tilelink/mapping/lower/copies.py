@@ -9,7 +9,7 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write
+from tilelink.ir.lowered import ENTERED, Await, Copy, For, If, Op, Read, Tiles, Write
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.mapping.lower.frame import Frame, under
 from tilelink.mapping.lower.signals import awaits, signals
@@ -32,11 +32,9 @@ def copied(frame: Frame, *, own: bool = True, others: bool = True, target: Formu
     there, here = frame.index(source, None), frame.index(destination, None)
     origin = (None if step.push else frame.owner(source, there)) or step.rank
     waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and others else ()
-    if wait is not None and step.engine.by == "stream":
+    if step.engine.by == "stream" and any(isinstance(op, Await) and op.flags == ENTERED for op in waits):
         # A stream does not ask whether its own rank has entered the call.
-        asked, staged = frame.plan.signal(step.path, wait), frame.plan.buffer(frame.tensor(wait.param).name).staged
-        if asked is not None and asked.action == "ready" and not staged:
-            waits = under([F.binary("!=", origin, step.rank)], waits)
+        waits = under([F.binary("!=", origin, step.rank)], waits)
     read = frame.access(Read, source, there, origin, loc, pulled=not step.push) if step.into is None else ()
     if not step.push:
         write = frame.access(Write, destination, here, step.rank, loc)
