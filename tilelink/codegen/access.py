@@ -33,7 +33,7 @@ class Term:
 
 def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
     """Declare a tile of the program's variable `var`; those of a copy program are called as their axes are."""
-    name = label(grid.dim) if scope.part.copies else var
+    name = label(grid.dim) if scope.step.copies else var
     begin, end = scope.names.fresh(f"{name}_begin"), scope.names.fresh(f"{name}_end")
     length = grid.tile if grid.tile is not None else padded(scope, grid.step)
     names = scope.tiles[var] = _with_lanes(scope, name, TileNames(begin, end, grid, length))

@@ -76,12 +76,12 @@ def arguments(scope: Scope, rows: tuple[Row, ...]) -> tuple[Arg, ...]:
 def open_tiles(scope: Scope) -> dict[str, TileNames]:
     """Declare the domain's tiles, by variable; their lines come later, when it is known which of them are used. Those of a copy
     program are called as its axes are."""
-    grids = [g for g in scope.step.grid if g.var is not None or scope.part.copies]
+    grids = [g for g in scope.step.grid if g.var is not None or scope.step.copies]
     for (var, begin, end), g in zip(scope.part.tiles, grids, strict=True):
         fixed = _index(begin) is None
-        label = access.label(g.dim) if scope.part.copies else var
+        label = access.label(g.dim) if scope.step.copies else var
         if g.unit:
-            name = scope.names.fresh(f"{label}_begin") if scope.part.copies else scope.local(var)
+            name = scope.names.fresh(f"{label}_begin") if scope.step.copies else scope.local(var)
             scope.tiles[var] = TileNames(scope.text(begin) if fixed else name, "", g, 1)
             if fixed:
                 scope.replaced[var] = scope.text(begin)

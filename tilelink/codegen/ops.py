@@ -16,28 +16,26 @@ from tilelink.ir.program import At, Gather, Notify, Wait
 def each(scope: Scope, body: tuple[Op, ...], leaf: Callable[[Op], None]) -> None:
     """The loops and tests of ops, as far as there is something in them; `leaf` prints what it is."""
     for op in body:
-        lines, depth, known = scope.lines, scope.lines.depth, dict(scope.known)
+        lines, known = scope.lines, dict(scope.known)
         first_row, ends = len(lines.rows), run_of(op)
         if isinstance(op, For) and ends is not None:
             first, last = ends
             at = scope.names.fresh("c")
-            lines.add(f"for {at} in range({scope.text(first)}, {scope.text(last + 1)}):", _loc(op.body))
-            lines.depth += 1
-            scope.known |= {_index(op.body): Sym(at), Sym(op.var): Sym(at) - scope.here(first)}
-            each(scope, op.body, leaf)
+            with lines.block(f"for {at} in range({scope.text(first)}, {scope.text(last + 1)}):", _loc(op.body)):
+                scope.known |= {_index(op.body): Sym(at), Sym(op.var): Sym(at) - scope.here(first)}
+                each(scope, op.body, leaf)
         elif isinstance(op, For):
             with turns(scope, op, _loc(op.body)):
                 each(scope, op.body, leaf)
         elif isinstance(op, If):
             assert op.test is not None
-            lines.add(f"if {scope.text(op.test)}:", _loc(op.body))
-            lines.depth += 1
-            each(scope, op.body, leaf)
+            with scope.under((op.test,), _loc(op.body)):
+                each(scope, op.body, leaf)
         else:
             leaf(op)
-        if all(row == depth for row, _, _ in lines.rows[first_row:]) and isinstance(op, For | If):
+        if all(row == lines.depth for row, _, _ in lines.rows[first_row:]) and isinstance(op, For | If):
             del lines.rows[first_row:]
-        lines.depth, scope.known = depth, known
+        scope.known = known
 
 
 @contextmanager

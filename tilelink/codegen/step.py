@@ -31,7 +31,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     scope, functions = open_scope(file, step), list[Function]()
     with scope.apart() as inner:
         tiles = open_tiles(scope)
-        if scope.part.copies:
+        if scope.step.copies:
             copies.emit_tile(scope)
         else:
             emit_body(scope, scope.body)

@@ -343,9 +343,8 @@ def _workers(table: Table) -> int:
 def _takes_an_sm(table: Table, e: Executor) -> bool:
     if e.engine.sm != "within":
         return e.engine.sm == "always"
-    flags = {f.name: f.style for f in table.lowered.flags}
     ops = [op for loop in e.loops for op in walk(loop.body)]
-    if any(isinstance(op, Await) and flags[op.flags] != "doorbell" for op in ops):
+    if any(isinstance(op, Await) and table.lowered.flag(op.flags).style != "doorbell" for op in ops):
         return True
     # Where all workers begin when it has ended, there is room.
     workers = [other.name for other in table.lowered.executors if other.engine.sm == "worker"]
