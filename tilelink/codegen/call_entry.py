@@ -150,7 +150,7 @@ def _all_totals(scope: Scope) -> None:
     lines = scope.lines
     start, flag, inside = (scope.names.fresh(name) for name in ("start", "flag", "inside"))
     for flags in (f for f in scope.lowered.flags if f.style == "count"):
-        expected = signals.expected_at(scope, flags)
+        expected = signals.of_flags(scope, flags, "expected")
         lines.say(f"what the flags of `{flags.name}` will have counted up to after this call")
         if flags.count == F.of(1):
             lines.add(f"tl.store({expected}, tl.load({expected}) + {signals.arrivals(scope, flags, F.of(0))})")
@@ -175,16 +175,15 @@ def _single(file: File) -> Scope:
 def _ready(file: File) -> Function:
     """Staged arguments are there."""
     scope = _single(file)
-    _tell(scope, "ready", f"tl.load({scope.state('epoch')})")
+    _tell(scope, "ready", signals.call_number(scope))
     return _function("ready", scope)
 
 
 def _call_exit(file: File) -> Function:
     """This rank has left the call, and waits until every other has."""
     scope = _single(file)
-    epoch = f"tl.load({scope.state('epoch')})"
-    _tell(scope, "left", epoch)
-    _hear_all(scope, "left", epoch, "call_exit")
+    _tell(scope, "left", signals.call_number(scope))
+    _hear_all(scope, "left", signals.call_number(scope), "call_exit")
     return _function("call_exit", scope)
 
 

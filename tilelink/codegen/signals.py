@@ -49,13 +49,14 @@ def pointer(scope: Scope, flags: Flags) -> str:
     return scope.arg(Arg(f"{flags.name}_flags", "epoch_flags" if scope.lowered.by_epoch else "flags", flags.name))
 
 
-def expected_at(scope: Scope, flags: Flags) -> str:
-    """The parameter that points to what they come to."""
-    return scope.arg(Arg(f"{flags.name}_expected", "expected", flags.name))
+def of_flags(scope: Scope, flags: Flags, what: str) -> str:
+    """The parameter that points to what is kept for each of them: `expected`, what it comes to, `doorbells`, or `counts`."""
+    return scope.arg(Arg(f"{flags.name}_{what}", what, flags.name))
 
 
-def _doorbells(scope: Scope, flags: Flags) -> str:
-    return scope.arg(Arg(f"{flags.name}_doorbells", "doorbells", flags.name))
+def call_number(scope: Scope) -> str:
+    """That of this call: each worker counts it for itself, or a kernel before has."""
+    return "epoch" if scope.lowered.by_epoch else f"tl.load({scope.state('epoch')})"
 
 
 def _often(flags: Flags, flag: Formula) -> Formula:
@@ -74,8 +75,8 @@ def arrivals(scope: Scope, flags: Flags, flag: Formula) -> str:
 def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
     """What a flag comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
     if flags.style == "epoch":
-        return "epoch" if scope.lowered.by_epoch else f"tl.load({scope.state('epoch')})"
-    total = f"tl.load({expected_at(scope, flags)} + {flat}{mask})"
+        return call_number(scope)
+    total = f"tl.load({of_flags(scope, flags, 'expected')} + {flat}{mask})"
     if not scope.lowered.entry:
         return total
     if "flag" in F.symbols(flags.arrivals or 1) and not flat.isidentifier():
@@ -329,20 +330,20 @@ def signal(scope: Scope, op: Op) -> None:
     if rings is not None:
         expected = scope.names.fresh(f"{flags.name}_expected")
         # What is stored may still be on its way while the flag's total is fetched.
-        lines.add(f"{expected} = tl.load({expected_at(scope, flags)} + {flat})", op.loc)
+        lines.add(f"{expected} = tl.load({of_flags(scope, flags, 'expected')} + {flat})", op.loc)
     if scope.stored_async:
         lines.add("shmem.async_store_quiet()")
     if flags.style == "doorbell":
-        lines.add(f"shmem.count({_doorbells(scope, flags)} + {flat})", op.loc)
+        lines.add(f"shmem.count({of_flags(scope, flags, 'doorbells')} + {flat})", op.loc)
     elif rings is not None:
         # Whoever completes the flag rings, once.
         last = f"shmem.local_add({flag}, 1) + 1 == {expected}"
         rings = F.substitute(rings, {"flag": Sym(flat)})
         with lines.block(f"if {last}:" if rings == F.of(1) else f"if ({last}) & ({scope.text(rings)}):", op.loc):
-            lines.add(f"shmem.ring_doorbell({_doorbells(scope, flags)} + {flat})")
+            lines.add(f"shmem.ring_doorbell({of_flags(scope, flags, 'doorbells')} + {flat})")
     elif here and op.amount is None:
         # The last tile of a run-time split adds for all of them.
-        counts, often = scope.arg(Arg(f"{flags.name}_counts", "counts", flags.name)), _often(flags, Sym(flat))
+        counts, often = of_flags(scope, flags, "counts"), _often(flags, Sym(flat))
         tiles = scope.text(Sym(f"{flags.table}_tiles") * often)
         with lines.block(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc):
             lines.add(f"shmem.local_add({flag}, {scope.text(often)})")

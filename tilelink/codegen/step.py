@@ -184,7 +184,7 @@ def _signal_made(mainloop: Scope, step: StepPlan) -> None:
     with mainloop.under(mainloop.lowered.part(step.path).tests, step.step.program.loc):
         if mainloop.stored_async:
             mainloop.lines.add("shmem.async_store_quiet()")
-        mainloop.lines.add(f"shmem.local_set({' + '.join(_flag(mainloop, step))}, {_call(mainloop)})")
+        mainloop.lines.add(f"shmem.local_set({' + '.join(_flag(mainloop, step))}, {signals.call_number(mainloop)})")
 
 
 def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
@@ -231,7 +231,7 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
 def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
     """The mainloop's tile, or the subtile of it, which is the scope's tile from here on, from memory."""
     lines, loc, columns = scope.lines, step.step.program.loc, None
-    signals.wait_until(scope, _flag(scope, step), _call(scope), "made", step.path, loc, remote=False)
+    signals.wait_until(scope, _flag(scope, step), signals.call_number(scope), "made", step.path, loc, remote=False)
     if step.subtiles > 1:
         grid = scope.step.grid[scope.step.columns]
         width, whole = (grid.tile or 0) // step.subtiles, scope.tiles[grid.var or ""]
@@ -275,8 +275,3 @@ def _flag(scope: Scope, step: StepPlan) -> tuple[str, str]:
     """That of the mainloop's tile `t`, as a pointer and an index: the call in which it was made."""
     made = scope.arg(Arg(f"{scope.naming.functions[step.path]}_made", "made", step.path))
     return made, scope.text(Sym("t") - _first(scope, step), F.FACTOR)
-
-
-def _call(scope: Scope) -> str:
-    """The number of this call. A kernel of its own has begun it: a stream beside this kernel moves the host's tiles."""
-    return f"tl.load({scope.state('epoch')})"
