@@ -20,7 +20,6 @@ from tilelink.frontend.wording import READ_NOT_RUN
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word, tile_alias
 from tilelink.ir.formula import Sym, binary
 from tilelink.ir.program import At, Bounds, Expr, Gather, Holder, Load, Move, Notify, OfTile, Param, Store, Tiles, Wait
-from tilelink.ir.shape import RANK_AXIS, Axis
 
 
 # --------------------------------------------------------------------------------------------------------- the nine primitives
@@ -104,7 +103,7 @@ def _rank_of(call: Call, t: Param, tile: ast.expr) -> Value:
     name = call.result(f"{t.name}_owner")
     call.add(Holder(name=name, param=t.name, index=index, loc=call.loc))
     by_data = (isinstance(e, At) and not e.expr.positional for e in index)
-    tables = (isinstance(e, OfTile) and by_table(a) for a, e in zip(t.shape.axes, index, strict=True))
+    tables = (isinstance(e, OfTile) and a.by_table for a, e in zip(t.shape.axes, index, strict=True))
     positional = not any(by_data) and not any(tables)
     return named(name, positional=positional, formula=Sym(name) if positional else None, coordinate=True)
 
@@ -114,11 +113,6 @@ def _tile_id(call: Call, t: Param) -> Param:
 
 
 # ---------------------------------------------------------------------------------------------------------- where tiles lie
-def by_table(axis: Axis) -> bool:
-    """Split at run time: where its tiles lie is data."""
-    return axis.split not in (None, RANK_AXIS)
-
-
 def _tile_range(call: Call, t: Param, tile: Node = None, axis: Node = None) -> Value:
     if tile is None:
         whole = call.axis(t, axis)[0]
@@ -136,7 +130,7 @@ def _edge(call: Call, t: Param, tile: ast.expr) -> Value:
 
 def _segment(call: Call, t: Param, tile: ast.expr) -> Value:
     axis = t.shape.axes[_tile_of(call, t, tile)[1]]
-    if not by_table(axis):
+    if not axis.by_table:
         why = f"`{t.name}` is `{t.shape}`; segments come from a table, as in `P/start`"
         call.fail("TL152", tile, f"axis `{axis}` has no segments", why, "split the axis by a table in the signature")
     return _edge(call, t, tile)
@@ -171,7 +165,7 @@ def _tile_mask(call: Call, t: Param, tile: ast.expr, start: Node = None, stop: N
     name = call.result(f"{found.var}_mask")
     first, last = (v and v.expr() for v in limits)
     call.add(Bounds(name=name, what="mask", param=t.name, axis=at, var=found.var, start=first, stop=last, loc=call.loc))
-    positional = all(v.positional for v in limits if v is not None) and not by_table(t.shape.axes[at])
+    positional = all(v.positional for v in limits if v is not None) and not t.shape.axes[at].by_table
     return named(name, rank=2, positional=positional, formula=binary("!=", Sym(name), 0) if positional else None)
 
 
@@ -217,7 +211,7 @@ def _bounds(call: Call, param: Param, axis: int | None = None, var: str | None =
         call.add(Bounds(name=name, what=what, param=param.name, axis=axis, var=var, loc=call.loc))
         if call.target is None:
             call.state.bounds[key] = name
-    positional = var is None or on is None or not by_table(on)
+    positional = var is None or on is None or not on.by_table
     return named(name, rank=int(what == "range"), positional=positional, formula=Sym(name) if positional else None)
 
 

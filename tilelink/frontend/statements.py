@@ -11,7 +11,6 @@ from tilelink.errors import Loc, Note
 from tilelink.frontend import primitives, raw
 from tilelink.frontend.expressions import call_of_language, check_known, unsupported
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.primitives import by_table
 from tilelink.frontend.refusals import refused
 from tilelink.frontend.scope import Builtin, Language, Primitive
 from tilelink.frontend.source import bound_names
@@ -337,7 +336,7 @@ def _tiles(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name) -> 
         _bind_index(state, target.id, param, walk.axis, target, var)
 
     limits = (e for e in (walk.start, walk.stop, *(walk.part or ())) if e is not None)
-    positional = all(e.positional for e in limits) and not by_table(axis)
+    positional = all(e.positional for e in limits) and not axis.by_table
     body = _body(state, node, target.id, var, bind, positional=positional)
     said = target.id if var != target.id else None
     state.ops.append(replace(walk, var=var, body=body, said=said, loc=state.loc(node)))

@@ -106,6 +106,11 @@ class Axis:
         return self.name == self.split
 
     @property
+    def by_table(self) -> bool:
+        """Of a tile program: split at run time, so that where its tiles lie is data."""
+        return self.split not in (None, RANK_AXIS)
+
+    @property
     def unit(self) -> bool:
         """Walked singly: `e`, `R`, `e+1`; sums and products follow their first name."""
         size = self.size
