@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import FLAT, Holds, Known, Lane, Lanes, Value, constant_of, integer_of
+from tilelink.frontend.values import FLAT, Holds, Known, Lane, Lanes, Value, constant_of, integer_of, is_asked
 from tilelink.ir.formula import COMPUTE
 from tilelink.ir.program import Expr, Gather, Index, OfTile, Param, Together, Whole
 from tilelink.ir.shape import Axis
@@ -218,17 +218,38 @@ def of_subscript(value: Value, entries: Sequence[str]) -> Lanes:
     return (*(rest.pop(0) if e == ":" else FLAT for e in entries), *rest)
 
 
-def of_call(
-    state: Lowering, node: ast.Call, name: str | None, args: Sequence[Value], keywords: Mapping[str, Value]
-) -> Lanes:
-    """Of `tl.name(*args)`, or of `args[0].name(*args[1:])`; None: of a function of the user's.
+@dataclass(frozen=True, slots=True)
+class Called:
+    """`tl.name(*args)`, or `args[0].name(*args[1:])`; `name` "": a function of the user's."""
+
+    state: Lowering
+    node: ast.Call
+    name: str
+    args: Sequence[Value]
+    keywords: Mapping[str, Value]
+
+    def given(self, word: str, at: int) -> Value | None:
+        """An argument by its name or its place."""
+        return self.keywords.get(word) or (self.args[at] if at < len(self.args) else None)
+
+    def note(self, lane: object) -> None:
+        """That the call takes a tile of the domain together, or may."""
+        domain = self.state.domain
+        if isinstance(lane, Lane) and lane.holds not in POSITIONS and domain and lane.var in domain.names:
+            what = self.name or ast.unparse(self.node.func)
+            self.state.together.append(Together(lane.var, what, self.state.loc(self.node)))
+
+
+def of_call(call: Called) -> Lanes:
+    """Of what a call gives.
 
     Raises:
         TilelinkError: TL143, a reduction of what lies past an edge.
     """
-    args = _in_order(name, args, keywords)
-    if name is not None and name in ALONG and args:
-        return _reduced(state, node, name, args, keywords)
+    name, args, keywords = call.name, _in_order(call), call.keywords
+    call = replace(call, args=args)
+    if name in ALONG and args:
+        return _reduced(call)
     if name in KEEP_ZERO and args:
         return args[0].lanes
     if name == "abs" and args:
@@ -261,12 +282,12 @@ def of_call(
         return (*args[0].lanes[:at], FLAT, *args[0].lanes[at:])
     if name == "broadcast_to" and args:
         return tuple(e if isinstance(e, Lane) else None for e in args[0].lanes)
-    if name is not None and name in SCANS and args and args[0].lanes:
-        return _scanned(state, node, name, args, keywords)
+    if name in SCANS and args and args[0].lanes:
+        return _scanned(call)
     if name == "dot" and len(args) >= 2:
-        return _product(state, node, args, keywords)
+        return _product(call)
     if name in ("flip", "gather") and args and args[0].lanes:
-        return _moved_along(state, node, name, args, keywords)
+        return _moved_along(call)
     if name == "join" and len(args) == 2:
         return (*elementwise("+", *args), None)
     if name == "interleave" and len(args) == 2:
@@ -274,44 +295,42 @@ def of_call(
     blocks = [v for v in (*args, *keywords.values()) if v.length is None]
     if name not in OTHERS:
         for lane in (e for v in blocks for e in v.lanes):
-            _note(state, node, name or ast.unparse(node.func), lane)
+            call.note(lane)
     if name in MOVES and args:
         return _moved(args)
-    if name is None:  # a helper of the user's, which makes of zeros what it likes
+    if not name:  # a helper of the user's, which makes of zeros what it likes
         return changed(elementwise("", *blocks), **dict.fromkeys((*ZEROS, "again", "low"), "made")) if blocks else ()
     return ()
 
 
-def _in_order(name: str | None, args: Sequence[Value], keywords: Mapping[str, Value]) -> list[Value]:
+def _in_order(call: Called) -> list[Value]:
     """The first arguments by their places, those that are passed by name as well."""
-    found, order = list(args), ORDER.get(name or "", ("input",))
+    found, order = list(call.args), ORDER.get(call.name, ("input",))
     for word in order[len(found) :]:
-        value = keywords.get(word) or (keywords.get("x") if word == "input" else None)
+        value = call.keywords.get(word) or (call.keywords.get("x") if word == "input" else None)
         if value is None:
             break
         found.append(value)
     return found
 
 
-def _moved_along(
-    state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]
-) -> Lanes:
+def _moved_along(call: Called) -> Lanes:
     """Of values that are taken from other places of an axis: what lies past its end comes before it.
 
     Raises:
         TilelinkError: TL143.
     """
-    word, at = ("dim", 1) if name == "flip" else ("axis", 2)
-    given = keywords.get(word) or (args[at] if len(args) > at else None)
+    flips, args = call.name == "flip", call.args
+    given = call.given("dim", 1) if flips else call.given("axis", 2)
     axis, lanes = None if given is None else integer_of(given.node), args[0].lanes
     for k, lane in enumerate(lanes):
         if isinstance(lane, Lane) and axis in (None, k, k - len(lanes)):
-            _note(state, node, name, lane)
-            if name == "flip":
+            call.note(lane)
+            if flips:
                 message = f"`flip` brings what lies past the end of axis `{lane.dim}` of `{lane.param}` before it"
                 hint = "load at the positions that are meant, a vector of them, or declare an axis of a constant power of two"
-                state.fail("TL143", node, message, _FILLED, hint)
-    return lanes if name == "flip" else changed(args[1].lanes, **dict.fromkeys(ZEROS, "made")) if len(args) > 1 else ()
+                call.state.fail("TL143", call.node, message, _FILLED, hint)
+    return lanes if flips else changed(args[1].lanes, **dict.fromkeys(ZEROS, "made")) if len(args) > 1 else ()
 
 
 def _moved(args: Sequence[Value]) -> Lanes:
@@ -329,64 +348,56 @@ def changed(lanes: Lanes, **to: Any) -> Lanes:
     return tuple(replace(e, holds=to.get(e.holds, e.holds), loaded=False) if isinstance(e, Lane) else e for e in lanes)
 
 
-def _scanned(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
+def _scanned(call: Called) -> Lanes:
     """Behind the last element a sum goes on as it is. Where it begins there, what lies past the edge counts."""
-    places = (("axis", 1), ("reverse", SCANS[name]))
-    given, back = (keywords.get(k) or (args[at] if len(args) > at else None) for k, at in places)
-    lanes = args[0].lanes
+    given, lanes = call.given("axis", 1), call.args[0].lanes
     axis = 0 if given is None else integer_of(given.node) or 0
     lane = lanes[axis] if -len(lanes) <= axis < len(lanes) else None
-    _note(state, node, name, lane)
-    backwards = back is not None and constant_of(back.node) is not False
-    harmless = ("said", *ZEROS) if name == "cumsum" or not backwards else ("said", "filled")
+    call.note(lane)
+    backwards = is_asked(call.given("reverse", SCANS[call.name]))
+    harmless = ("said", *ZEROS) if call.name == "cumsum" else ("said", "filled")
     if backwards and isinstance(lane, Lane) and lane.holds not in harmless:
-        _refuse(state, node, name, lane)
+        _refuse(call, lane)
     if backwards or not isinstance(lane, Lane):
         return changed(lanes, least="zero")
-    sums = name != "cumprod" and lane.holds != "said"
+    sums = call.name != "cumprod" and lane.holds != "said"
     made = dict.fromkeys((*ZEROS, "again", "low"), "made") if sums else {}
     return tuple(changed((e,), **made)[0] if e == lane else e for e in lanes)
 
 
-def _note(state: Lowering, node: ast.Call, what: str, lane: object) -> None:
-    """That a call takes a tile of the domain together, or may."""
-    if isinstance(lane, Lane) and lane.holds not in POSITIONS and state.domain and lane.var in state.domain.names:
-        state.together.append(Together(lane.var, what, state.loc(node)))
-
-
-def _product(state: Lowering, node: ast.Call, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
+def _product(call: Called) -> Lanes:
     """A row of zeros, or a column of them, gives zeros."""
-    (rows, left), (right, columns) = (v.lanes if len(v.lanes) == 2 else (None, None) for v in args[:2])
+    (rows, left), (right, columns) = (v.lanes if len(v.lanes) == 2 else (None, None) for v in call.args[:2])
     for lane in (left, right):
-        _note(state, node, "dot", lane)
+        call.note(lane)
     if isinstance(left, Lane) and isinstance(right, Lane):
         holds = {left.holds, right.holds}
         if holds <= {*CHANGES["dot"]} or "infinite" in holds:  # 0 times infinity is no number
-            _refuse(state, node, "dot", right if right.holds == "infinite" else left)
+            _refuse(call, right if right.holds == "infinite" else left)
     sides = (e if isinstance(e, Lane) else None for e in (rows, columns))
     found = tuple(e and replace(e, holds="zero" if e.holds in ZEROS else "said", loaded=False) for e in sides)
-    acc = keywords.get("acc") or (args[2] if len(args) > 2 else None)
-    return found if acc is None else elementwise("+", acc, replace(args[0], rank=2, lanes=found))
+    acc = call.given("acc", 2)
+    return found if acc is None else elementwise("+", acc, replace(call.args[0], rank=2, lanes=found))
 
 
-def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> Lanes:
-    word, default = ALONG[name]
-    at = 2 if name == "topk" else 1
-    lanes, given = args[0].lanes, keywords.get(word) or (args[at] if word and len(args) > at else None)
-    said = None if given is None else integer_of(given.node)
-    axis = default if given is None or constant_of(given.node) is None else said
-    if not lanes or (axis is None and given is not None and constant_of(given.node) is not None):
+def _reduced(call: Called) -> Lanes:
+    name, lanes = call.name, call.args[0].lanes
+    word, axis = ALONG[name]
+    given = call.given(word, 2 if name == "topk" else 1) if word else None
+    said = None if given is None else constant_of(given.node)
+    if given is not None and said is not None:
+        axis = integer_of(given.node)
+    if not lanes or (axis is None and said is not None):
         return ()
     axis = axis if axis is None or axis >= 0 else axis + len(lanes)
     for k, lane in enumerate(lanes):
         if axis in (None, k) and isinstance(lane, Lane):
             if lane.holds in CHANGES[name]:
-                _refuse(state, node, name, lane)
-            _note(state, node, name, lane)
+                _refuse(call, lane)
+            call.note(lane)
     if name in ("softmax", "sort", "topk") or axis is None:
         return ()
-    kept = keywords.get("keep_dims")
-    if kept is not None and constant_of(kept.node) is not False:
+    if is_asked(call.keywords.get("keep_dims")):
         return tuple(FLAT if k == axis else e for k, e in enumerate(lanes))
     return tuple(e for k, e in enumerate(lanes) if k != axis)
 
@@ -395,10 +406,10 @@ def _reduced(state: Lowering, node: ast.Call, name: str, args: Sequence[Value], 
 _FILLED = "a block has as many lanes as the tile, and `tl.tile_load` fills those past an edge with 0"
 
 
-def _refuse(state: Lowering, node: ast.Call, name: str, lane: Lane) -> None:
-    why = _FILLED
+def _refuse(call: Called, lane: Lane) -> NoReturn:
+    why, name, falling = _FILLED, call.name, call.keywords.get("descending")
     nothing = NOTHING.get(name, 'float("-inf")')
-    if name == "sort" and any(k.arg == "descending" and constant_of(k.value) is True for k in node.keywords):
+    if name == "sort" and falling is not None and constant_of(falling.node) is True:
         nothing = 'float("-inf")'
     hint = f"say what counts for nothing there: `tl.tile_load({lane.param}, …, other={nothing})`"
     if lane.holds not in ZEROS:
@@ -407,7 +418,7 @@ def _refuse(state: Lowering, node: ast.Call, name: str, lane: Lane) -> None:
         by = "by `tl.tile_mask`, or by `tl.tile_range(…) < tl.tile_end(…)`"
         hint = f"choose what counts: `tl.where(…, …, {nothing})`, {by}"
     message = f"`{name}` takes what lies past the end of axis `{lane.dim}` of `{lane.param}`"
-    state.fail("TL143", node, message, why, hint)
+    call.state.fail("TL143", call.node, message, why, hint)
 
 
 def check_positions(state: Lowering, node: ast.expr, value: Value) -> None:

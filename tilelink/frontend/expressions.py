@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -23,7 +23,9 @@ from tilelink.frontend.values import (
     combined,
     common_rank,
     constant_of,
+    either,
     integer_of,
+    is_asked,
     is_index,
     joined_names,
     met,
@@ -35,7 +37,7 @@ from tilelink.frontend.values import (
 )
 from tilelink.frontend.wording import READ_NOT_RUN, meant
 from tilelink.frontend.words import tile_alias
-from tilelink.ir.formula import Const, Formula, Sym, column, is_truth, negate, of, select, truth
+from tilelink.ir.formula import Const, Formula, Sym, column, is_truth, negate, of, truth
 from tilelink.ir.program import Param
 
 
@@ -316,7 +318,7 @@ def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
         if not known or formula is None or last is None or (is_truth(formula) and is_truth(last)):
             formula = combined(word, formula, last)
         else:  # one of the two, as Python has it
-            formula = bounded(select(formula, last, formula) if word == "and" else select(formula, formula, last))
+            formula = either(formula, last, formula) if word == "and" else either(formula, formula, last)
     only_if = needed(parts) if word == "and" else None
     return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula, only_if=only_if)
 
@@ -342,9 +344,7 @@ def _choice(state: Lowering, node: ast.IfExp) -> Value:
 
 def chosen(test: Value, body: Value, orelse: Value) -> Value:
     """`body if test else orelse`."""
-    formula: Formula | None = None
-    if test.formula is not None and body.formula is not None and orelse.formula is not None:
-        formula = bounded(select(test.formula, body.formula, orelse.formula))
+    formula = either(test.formula, body.formula, orelse.formula)
     node = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
     wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body, orelse])
@@ -478,12 +478,12 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
         _of_blocks(state, node, f"`{name}`", f"write `tl.{name}imum(…)`, or reduce it, `tl.{name}(…, axis)`")
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
-    rank = common_rank(everything) if name is None else _rank_of_call(name, [*owner, *args], keywords)
+    call = edges.Called(state, node, name or "", [*owner, *args], keywords)
     formula = None if keywords else _formula_of_call(state, name, args)
     before = len(state.together)
-    lanes = edges.of_call(state, node, name, [*owner, *args], keywords)
+    lanes = edges.of_call(call)
     taken = tuple(state.together[before:]) if name in edges.TOGETHER else ()
-    return _combine(made, [callee, *everything], formula, rank=rank, lanes=lanes, together=taken)
+    return _combine(made, [callee, *everything], formula, rank=_rank_of_call(call), lanes=lanes, together=taken)
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:
@@ -506,22 +506,19 @@ _SHAPED = {"zeros": 0, "full": 0, "reshape": 1, "view": 1, "broadcast_to": 1}
 """Callee to the position of its shape."""
 
 
-def _rank_of_call(name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> int:
-    """The rank of `tl.name(*args)`, or of `args[0].name(*args[1:])`: enough to tell one value from a block of values."""
-
-    def given(keyword: str, index: int) -> Value | None:
-        return keywords.get(keyword) or (args[index] if index < len(args) else None)
-
+def _rank_of_call(call: edges.Called) -> int:
+    """The rank of what a call gives: enough to tell one value from a block of values."""
+    name, args, keywords = call.name, call.args, call.keywords
     if name in ("arange", "ravel"):
         return 1
     if name in _SHAPED:
-        shape = given("shape", _SHAPED[name])
+        shape = call.given("shape", _SHAPED[name])
         return (shape.length or UNKNOWN) if shape is not None else UNKNOWN
     first = args[0].rank if args else 0
     if name in _REDUCTIONS:
-        kept, axis = keywords.get("keep_dims"), given("axis", 1)
-        if kept is not None and constant_of(kept.node) is not False:
+        if is_asked(keywords.get("keep_dims")):
             return first
+        axis = call.given("axis", 1)
         everything = axis is None or constant_of(axis.node) is None
         return 0 if everything else first - 1 if first > 0 else first
     if name in ("expand_dims", "join") and first != UNKNOWN:

@@ -163,6 +163,11 @@ def integer_of(node: ast.expr) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def is_asked(option: Value | None) -> bool:
+    """Whether an option of a call is given, and is not plainly False."""
+    return option is not None and constant_of(option.node) is not False
+
+
 # --------------------------------------------------------------------------------------------------- formulas of values
 LARGEST = 200
 """Nodes in a formula. A longer one (a variable doubled again and again) is no longer followed."""
@@ -190,6 +195,11 @@ def needed(truths: Sequence[Value]) -> Formula | None:
     for k in known:
         found = k if found is None else found if k is None else bounded(binary("and", found, k))
     return found
+
+
+def either(test: Formula | None, a: Formula | None, b: Formula | None) -> Formula | None:
+    """The formula of `a if test else b`, if all have one."""
+    return None if test is None or a is None or b is None else bounded(select(test, a, b))
 
 
 def rounded_down(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
@@ -284,11 +294,9 @@ def after_branches(
         if one is not None and a == b:
             merged[name] = one
         elif isinstance(a, Variable) and isinstance(b, Variable):
-            chosen: Formula | None = None
-            if test.formula is not None and a.value.formula is not None and b.value.formula is not None:
-                chosen = select(test.formula, a.value.formula, b.value.formula)
-                chosen = None if symbols(chosen) & inner else bounded(chosen)
-            told = test.together
+            chosen, told = either(test.formula, a.value.formula, b.value.formula), test.together
+            if chosen is not None and symbols(chosen) & inner:
+                chosen = None
             merged[name] = joined(a, b, said(name), positional=test.positional, formula=chosen, together=told)
         elif one is not None and (a is None or b is None) and static and name not in never:
             merged[name] = replace(one, value=replace(one.value, formula=None)) if isinstance(one, Variable) else one
