@@ -16,7 +16,7 @@ from tilelink.explore.cases import Case, constants_of, numbers_of
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.program import Tile, TileProgram
 from tilelink.ir.schedule import Placement
-from tilelink.ir.shape import RANK_AXIS, Dim, Shape, Sum
+from tilelink.ir.shape import RANK_AXIS, Computed, Dim, Shape
 from tilelink.ir.topology import Device, Topology
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping import make_plan
@@ -101,7 +101,8 @@ def sizes(operator: Operator) -> tuple[tuple[str, int], ...]:
     """Two tiles along every axis of a result; of a split one, two tiles on each rank, and the last ones are ragged; one tile
     along what is summed on each rank alone. Of what is walked singly, two. Constants are sizes too, such as a capacity.
     """
-    sums = [a.size.left for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Sum)]
+    computed = (a.size for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Computed))
+    sums = [size.left for size in computed if size.op == "+"]
     axes = [a for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Dim) and a.name != RANK_AXIS]
     split = {a.name for s in operator.signature.shapes for a in s.axes if a.split == RANK_AXIS}
     named = {a.name for s in operator.signature.shapes for a in s.axes}

@@ -15,7 +15,7 @@ from tests.speed import least_cpu_s
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import parse_owner, parse_shape, parse_signature
 from tilelink.ir.formula import evaluate
-from tilelink.ir.shape import ITEM_BYTES, Axis, Contract, Dim, Product, Shape, Signature, Sum
+from tilelink.ir.shape import ITEM_BYTES, Axis, Computed, Contract, Dim, Shape, Signature
 
 
 def test_tensors_on_both_sides() -> None:
@@ -40,9 +40,9 @@ def test_rest(text: str, position: int) -> None:
 def test_computed_sizes() -> None:
     shape = parse_shape("e+1 T*K 2*e+3*f 4")
     assert [a.size for a in shape.axes] == [
-        Sum(Dim("e"), 1),
-        Product(Dim("T"), Dim("K")),
-        Sum(Product(2, Dim("e")), Product(3, Dim("f"))),
+        Computed("+", Dim("e"), 1),
+        Computed("*", Dim("T"), Dim("K")),
+        Computed("+", Computed("*", 2, Dim("e")), Computed("*", 3, Dim("f"))),
         4,
     ]
     assert [a.unit for a in shape.axes] == [True, False, False, False]
@@ -59,7 +59,7 @@ def test_splits() -> None:
         ("P permutation", None, Contract("permutation")),
         ("e+1 i32 offsets", "i32", Contract("offsets")),
         ("T K i32 <e", "i32", Contract("below", Dim("e"))),
-        ("T K <e*K+1", None, Contract("below", Sum(Product(Dim("e"), Dim("K")), 1))),
+        ("T K <e*K+1", None, Contract("below", Computed("+", Computed("*", Dim("e"), Dim("K")), 1))),
     ],
 )
 def test_dtype_and_contract(text: str, dtype: str | None, contract: Contract | None) -> None:
@@ -87,8 +87,8 @@ def test_a_signature_takes_less_than_a_millisecond() -> None:
 # ---------------------------------------------------------------------------------------------------------- round trip
 names = st.sampled_from(["M", "N", "K", "T", "e", "g", "head", "Rows", "s1"])
 atoms = st.one_of(names.map(Dim), st.integers(1, 99))
-products = st.recursive(atoms, lambda inner: st.builds(Product, inner, atoms), max_leaves=3)
-sizes = st.recursive(products, lambda inner: st.builds(Sum, inner, products), max_leaves=3)
+products = st.recursive(atoms, lambda inner: st.builds(Computed, st.just("*"), inner, atoms), max_leaves=3)
+sizes = st.recursive(products, lambda inner: st.builds(Computed, st.just("+"), inner, products), max_leaves=3)
 plain = st.builds(Axis, sizes)
 ranks = st.just(Axis(Dim("R")))
 tables = st.builds(Axis, names.map(Dim), st.sampled_from(["start", "offs_2"]))

@@ -13,7 +13,7 @@ from tilelink.frontend.source import call_site
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import cdiv
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Size, Sum, dims_of, evaluated, ranks_along
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Size, dims_of, evaluated, ranks_along, solved
 from tilelink.ir.wiring import ViewAxis
 
 
@@ -295,9 +295,9 @@ class Dimensions:
             if slot.at is None or size is None or isinstance(size, (Dim, int)):
                 continue
             axis, label = given.record.axes[slot.at], given.record.label
-            if isinstance(size, Sum) and isinstance(size.left, Dim) and isinstance(size.right, int):
-                name = size.left.name
-                self.seen.setdefault(name, Seen.of(name, axis.size - size.right, label, unit=size.left.unit))
+            if found := solved(size, axis.size):
+                dim, value = found
+                self.seen.setdefault(dim.name, Seen.of(dim.name, value, label, unit=dim.unit))
             if all(d in self.seen for d in dims_of(size)) and (wanted := self.visible(size)) != axis.size:
                 self._contradiction(str(size), Seen.of("", wanted, "the other sizes"), Seen(axis, label))
 

@@ -17,14 +17,13 @@ from tilelink.ir.shape import (
     ITEM_BYTES,
     RANK_AXIS,
     Axis,
+    Computed,
     Contract,
     Dim,
     MapTerm,
-    Product,
     Shape,
     Signature,
     Size,
-    Sum,
     dims_of,
 )
 
@@ -314,7 +313,7 @@ def _axis(source: Text, tree: Tree[Token], named: tuple[str, ...]) -> Axis:
 def _size(source: Text, node: Tree[Token] | Token, named: tuple[str, ...]) -> Size:
     if isinstance(node, Tree):
         left, right = (_size(source, c, named) for c in node.children)
-        return Sum(left, right) if node.data == "sum" else Product(left, right)
+        return Computed("+" if node.data == "sum" else "*", left, right)
     if node.type == "NAME":
         return Dim(str(node), ranks=str(node) in named and str(node) != RANK_AXIS)
     if int(node) == 0:

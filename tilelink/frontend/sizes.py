@@ -10,7 +10,7 @@ from typing import NoReturn
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import BITS
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Sum, dims_of, evaluated
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, dims_of, evaluated, solved
 
 
 @dataclass(slots=True)
@@ -98,10 +98,9 @@ def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
 
 def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> list[tuple[Axis, int, str]]:
     """Takes up plain axes; gives back those whose size is computed."""
-    own = [k for k, a in enumerate(shape.axes) if a.own_slice]
-    if own and (len(local) == len(shape.axes) - len(own) or (shape.rest is not None and _lacks_slice(shape, local))):
+    if _lacks_slice(shape, local):
         # The slice itself was passed, without axes of one element.
-        rest = None if shape.rest is None else shape.rest - sum(k < shape.rest for k in own)
+        rest = None if shape.rest is None else shape.rest - sum(a.own_slice for a in shape.axes[: shape.rest])
         shape = Shape(tuple(a for a in shape.axes if not a.own_slice), rest, shape.dtype)
     axes, spare = shape.axes, len(local) - len(shape.axes)
     if spare < 0 or (spare and shape.rest is None):
@@ -123,19 +122,20 @@ def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> li
 
 def slices_in(shape: Shape, local: tuple[int, ...]) -> tuple[int, ...]:
     """Which axes of a tensor that was passed are those of its rank's slice: they have one element, and memory has none."""
-    own = [k for k, a in enumerate(shape.axes) if a.own_slice]
-    spare = len(local) - len(shape.axes)
-    if not own or spare < 0 or (shape.rest is not None and _lacks_slice(shape, local)):
-        return ()
-    at = len(shape.axes) if shape.rest is None else shape.rest
+    spare, at = len(local) - len(shape.axes), len(shape.axes) if shape.rest is None else shape.rest
+    own = [] if spare < 0 or _lacks_slice(shape, local) else [k for k, a in enumerate(shape.axes) if a.own_slice]
     return tuple(k if k < at else k + spare for k in own)
 
 
 def _lacks_slice(shape: Shape, local: tuple[int, ...]) -> bool:
-    """With `...` the number of axes does not tell; the slice's own axis has one element, at its place."""
-    at = next(i for i, a in enumerate(shape.axes) if a.own_slice)
-    before_rest = shape.rest is not None and at < shape.rest
-    position = at if before_rest else len(local) - (len(shape.axes) - at)
+    """Whether a rank's slice was passed without axes of one element. With `...` the number of axes does not tell; the slice's
+    own axis has one element, at its place."""
+    own = [k for k, a in enumerate(shape.axes) if a.own_slice]
+    shorter = bool(own) and len(local) == len(shape.axes) - len(own)
+    if shorter or not own or shape.rest is None:
+        return shorter
+    at = own[0]
+    position = at if at < shape.rest else len(local) - (len(shape.axes) - at)
     return not (0 <= position < len(local)) or local[position] != 1
 
 
@@ -164,8 +164,8 @@ def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
 
 def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
     size = axis.size
-    if isinstance(size, Sum) and isinstance(size.left, Dim) and isinstance(size.right, int):
-        sizes.known.setdefault(size.left.name, (value - size.right, label))
+    if found := solved(size, value):
+        sizes.known.setdefault(found[0].name, (found[1], label))
     if all(d in sizes.known for d in dims_of(size)):
         wanted = evaluated(size, lambda dim: sizes.known[dim.name][0])
         total = value * sizes.ranks.get(axis.split or "", 1)

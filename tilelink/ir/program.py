@@ -344,9 +344,8 @@ def walk(body: tuple[Op, ...]) -> Iterator[Op]:
 def blocks(body: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
     """The body, and every body nested in it."""
     yield body
-    for op in body:
-        for inner in _inside(op):
-            yield from blocks(inner)
+    for op in walk(body):
+        yield from _inside(op)
 
 
 def _inside(op: Op) -> tuple[tuple[Op, ...], ...]:

@@ -53,28 +53,22 @@ class Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class Computed:
+    """`e+1`, `T*K`; `op`: `+` or `*`."""
+
+    op: str
     left: Size
     right: Size
 
     def __str__(self) -> str:
-        return f"{self.left}+{self.right}"
+        return f"{self.left}{self.op}{self.right}"
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    left: Size
-    right: Size
-
-    def __str__(self) -> str:
-        return f"{self.left}*{self.right}"
-
-
-Size: TypeAlias = Dim | int | Sum | Product
+Size: TypeAlias = Dim | int | Computed
 
 
 def dims_of(size: Size) -> tuple[str, ...]:
-    if isinstance(size, (Sum, Product)):
+    if isinstance(size, Computed):
         return (*dims_of(size.left), *dims_of(size.right))
     return (size.name,) if isinstance(size, Dim) else ()
 
@@ -86,7 +80,14 @@ def evaluated(size: Size, of: Callable[[Dim], Any]) -> Any:
     if isinstance(size, Dim):
         return of(size)
     left, right = evaluated(size.left, of), evaluated(size.right, of)
-    return left + right if isinstance(size, Sum) else left * right
+    return left + right if size.op == "+" else left * right
+
+
+def solved(size: Size, total: int) -> tuple[Dim, int] | None:
+    """Of a size such as `e+1` that comes to `total`, the name and what it is; None: there is no telling."""
+    if isinstance(size, Computed) and size.op == "+" and isinstance(size.left, Dim) and isinstance(size.right, int):
+        return size.left, total - size.right
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Axis:
     def unit(self) -> bool:
         """Walked singly: `e`, `R`, `e+1`; sums and products follow their first name."""
         size = self.size
-        while isinstance(size, (Sum, Product)):
+        while isinstance(size, Computed):
             size = size.left
         return isinstance(size, Dim) and size.unit
 
