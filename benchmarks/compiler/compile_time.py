@@ -71,7 +71,9 @@ def seconds(run: Callable[[], Any], rounds: int) -> float:
 def planned(operator: Operator, bound: Bound, topology: Topology) -> Plan:
     """The plan, made from the operator's body on; what `Operator.stages` does but once."""
     o, sizes = operator, dict(bound.sizes)
-    wiring = trace(o.name, o.fn, o.signature, sizes, bound.dtypes, dict(bound.constants), o.loc, ranks=topology.ranks)
+    wiring = trace(
+        o.name, o.fn, o.signature, sizes, bound.dtypes, dict(bound.constants), o.loc, axes={"R": topology.ranks}
+    )
     layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
     return make_plan(wiring, topology, o.schedules, sizes, layouts)
 

@@ -24,7 +24,7 @@ def traced(
 ) -> Wiring:
     axes = axes or NAMED
     parsed = parse_signature(signature, axes=" ".join(axes))
-    return trace("op", body, parsed, sizes, ["f32"] * len(parsed.inputs), {}, ranks=6, axes=axes)
+    return trace("op", body, parsed, sizes, ["f32"] * len(parsed.inputs), {}, axes=axes)
 
 
 def axes_of(wiring: Wiring) -> dict[str, str]:
@@ -77,11 +77,11 @@ def test_a_program_speaks_of_one_axis() -> None:
 # ------------------------------------------------------------------------------------------------------------------- sizes
 def test_sizes_follow_from_the_ranks_along_each_axis() -> None:
     read = parse_signature("M/DP K/TP, DP/DP TP N", axes="DP TP")
-    assert bind_sizes(read, [(5, 4), (3, 7)], 6, axes=NAMED) == {"M": 10, "K": 12, "N": 7}
-    assert bind_sizes(read, [(4, 4), (1, 3, 7)], 6, {"M": 9}, axes=NAMED, at={"DP": 1, "TP": 0})["M"] == 9
-    wrong = message(lambda: bind_sizes(read, [(4, 4), (3, 7)], 6, {"M": 9}, axes=NAMED, at={"DP": 0, "TP": 1}))
+    assert bind_sizes(read, [(5, 4), (3, 7)], NAMED) == {"M": 10, "K": 12, "N": 7}
+    assert bind_sizes(read, [(4, 4), (1, 3, 7)], NAMED, {"M": 9}, at={"DP": 1, "TP": 0})["M"] == 9
+    wrong = message(lambda: bind_sizes(read, [(4, 4), (3, 7)], NAMED, {"M": 9}, at={"DP": 0, "TP": 1}))
     assert wrong.splitlines()[0] == "TL204: `M` is 9 and 8"
-    wrong = message(lambda: bind_sizes(read, [(5, 4), (2, 7)], 6, axes=NAMED))
+    wrong = message(lambda: bind_sizes(read, [(5, 4), (2, 7)], NAMED))
     assert wrong.splitlines()[0] == "TL204: `TP` is 3 and 2"
 
 

@@ -84,7 +84,7 @@ def run(case: Case, folder: Path) -> object:
     dtypes = [shape.dtype or "bf16" for shape in signature.inputs]
     if case.name == "an argument of another dtype":
         dtypes = ["f16"]
-    return trace("op", module.op, signature, case.sizes, dtypes, {}, ranks=4)
+    return trace("op", module.op, signature, case.sizes, dtypes, {}, axes={"R": 4})
 
 
 @table("case", [pytest.param(c, id=c.name) for c in read()])

@@ -138,6 +138,6 @@ def traced(
     fn = eval(f"lambda {parameters}: body({parameters})", {"body": body})
     dtypes = [s.dtype or "bf16" for s in signature.inputs]
     try:
-        return None, trace("op", fn, signature, sizes, dtypes, {}, ranks=ranks)
+        return None, trace("op", fn, signature, sizes, dtypes, {}, axes={"R": ranks})
     except TilelinkError as error:
         return error, None

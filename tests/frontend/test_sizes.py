@@ -12,7 +12,7 @@ from tilelink.frontend import bind_sizes, parse_signature
 
 
 def sizes(signature: str, *shapes: tuple[int, ...], ranks: int = 4, **given: int) -> dict[str, int]:
-    return bind_sizes(parse_signature(signature), shapes, ranks, given)
+    return bind_sizes(parse_signature(signature), shapes, {"R": ranks}, given)
 
 
 @table(
@@ -64,11 +64,9 @@ def test_every_part_of_an_even_split_is_accepted(ranks: int, total: int) -> None
 
 
 # --------------------------------------------------------------------------------------------------------- diagnostics
-def said(
-    signature: str, shapes: list[tuple[int, ...]], given: dict[str, int] | None = None, names: tuple[str, ...] = ()
-) -> list[str]:
+def said(signature: str, shapes: list[tuple[int, ...]], given: dict[str, int] | None = None) -> list[str]:
     parsed = parse_signature(signature)
-    return message(lambda: bind_sizes(parsed, shapes, 4, given, names=names)).splitlines()
+    return message(lambda: bind_sizes(parsed, shapes, {"R": 4}, given)).splitlines()
 
 
 @table(
@@ -151,11 +149,7 @@ def test_diagnosed(signature: str, shapes: list[tuple[int, ...]], given: dict[st
     assert said(signature, shapes, given) == text
 
 
-def test_tensors_by_their_names() -> None:
-    assert said("M K, K N", [(3, 5), (6, 7)], names=("x", "weight"))[1] == "  why: it is 5 by `x`, and 6 by `weight`"
-
-
 def test_the_line_of_the_call() -> None:
     parsed = parse_signature("M, M")
-    text = message(lambda: bind_sizes(parsed, [(3,), (4,)], 4, loc=Loc("a.py", 7, 0, 3, "ag(x)")))
+    text = message(lambda: bind_sizes(parsed, [(3,), (4,)], {"R": 4}, loc=Loc("a.py", 7, 0, 3, "ag(x)")))
     assert text.splitlines()[1:4] == ["  --> a.py:7", "    |", "  7 | ag(x)"]

@@ -62,16 +62,16 @@ CONSTANTS: dict[str, dict[str, int]] = {
 def wired(name: str, **constants: Any) -> Wiring:
     op = getattr(o, name)
     assert isinstance(op, Operator)
-    sizes = bind_sizes(op.signature, LOCAL[name], RANKS)
+    sizes = bind_sizes(op.signature, LOCAL[name], {"R": RANKS})
     dtypes = [s.dtype or "bf16" for s in op.signature.inputs]
-    return trace(name, op.fn, op.signature, sizes, dtypes, {**CONSTANTS.get(name, {}), **constants}, ranks=RANKS)
+    return trace(name, op.fn, op.signature, sizes, dtypes, {**CONSTANTS.get(name, {}), **constants}, axes={"R": RANKS})
 
 
 def run(signature: str, body: Callable[..., Any], sizes: dict[str, int] | None = None, **constants: Any) -> Wiring:
     parsed = parse_signature(signature)
     dtypes = [s.dtype or "bf16" for s in parsed.inputs]
     default = {"M": 16, "K": 8, "N": 6, "e": 4, "T": 12}
-    return trace("op", body, parsed, sizes or default, dtypes, constants, ranks=RANKS)
+    return trace("op", body, parsed, sizes or default, dtypes, constants, axes={"R": RANKS})
 
 
 def shape(tensor: TensorDecl) -> str:

@@ -35,7 +35,7 @@ def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> K
 def wiring_of(operator: Operator, ranks: int, sizes: Sizes, axes: Mapping[str, int] | None = None) -> Wiring:
     dtypes = [s.dtype or "bf16" for s in operator.signature.inputs]
     signature = operator.signature
-    return trace(operator.name, operator.fn, signature, sizes, dtypes, {}, operator.loc, ranks=ranks, axes=axes)
+    return trace(operator.name, operator.fn, signature, sizes, dtypes, {}, operator.loc, axes=axes or {"R": ranks})
 
 
 def plan_of(

@@ -10,7 +10,7 @@ from typing import NoReturn
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import BITS
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, dims_of, evaluated, solved
+from tilelink.ir.shape import Axis, Dim, Shape, Signature, dims_of, evaluated, solved
 
 
 @dataclass(slots=True)
@@ -35,27 +35,23 @@ class _Sizes:
 def bind_sizes(
     signature: Signature,
     shapes: Sequence[Sequence[int]],
-    ranks: int,
+    axes: Mapping[str, int],
     given: Mapping[str, int] | None = None,
     *,
-    names: Sequence[str] = (),
     loc: Loc | None = None,
-    axes: Mapping[str, int] | None = None,
     at: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """The global size of every dimension of an operator's inputs, from this rank's local shapes.
 
-    An axis split over the ranks has `ranks` times the local rows, unless `given` says otherwise (uneven shards). Axes
-    behind `...` are `_0`, `_1`, ...
+    An axis split over the ranks has as many times the local rows as there are ranks along it, unless `given` says otherwise
+    (uneven shards). Axes behind `...` are `_0`, `_1`, ...
 
     Args:
         signature: the operator's.
         shapes: this rank's local shape of every input.
-        ranks: how many ranks.
+        axes: how many ranks along each axis.
         given: global sizes passed by name.
-        names: what diagnostics call the inputs.
         loc: the call.
-        axes: how many ranks along each axis, where the signature names several.
         at: the coordinates on them of the rank whose shapes they are; None: of one rank or another.
 
     Raises:
@@ -65,14 +61,12 @@ def bind_sizes(
         message = f"{count(len(shapes), 'tensor')} for {count(len(signature.inputs), 'input')}"
         why, hint = f"the signature is `{signature}`", "pass one for each input"
         raise TilelinkError("TL202", message, loc=loc, why=why, hint=hint)
-    axes = {RANK_AXIS: ranks} if axes is None else axes
     sizes = _Sizes(axes, at, loc, {name: (size, "the number of ranks") for name, size in axes.items()})
     for name, value in (given or {}).items():
         _take(sizes, signature, name, value)
-    labels = [f"`{n}`" for n in names] or [f"tensor {i + 1}, `{s}`" for i, s in enumerate(signature.inputs)]
     compound: list[tuple[Axis, int, str]] = []
-    for shape, local, label in zip(signature.inputs, shapes, labels, strict=True):
-        compound += _bind(sizes, shape, tuple(local), label)
+    for number, (shape, local) in enumerate(zip(signature.inputs, shapes, strict=True)):
+        compound += _bind(sizes, shape, tuple(local), f"tensor {number + 1}, `{shape}`")
     for axis, value, label in compound:
         _compound(sizes, axis, value, label)
     return {n: v for n, (v, _) in sizes.known.items() if n not in axes}

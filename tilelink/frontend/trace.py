@@ -35,8 +35,7 @@ def trace(
     constants: Mapping[str, bool | int | float | str],
     loc: Loc | None = None,
     *,
-    ranks: int,
-    axes: Mapping[str, int] | None = None,
+    axes: Mapping[str, int],
     found: list[Found] | None = None,
 ) -> Wiring:
     """Runs an operator's body on symbolic tensors.
@@ -49,15 +48,15 @@ def trace(
         dtypes: one for each input.
         constants: its keyword-only arguments.
         loc: where the operator is defined.
-        ranks: how many ranks; it is the size of axes `R`, and what the parts of split axes follow from.
-        axes: how many there are along each axis of ranks that the signature declares; None: along `R` alone.
+        axes: how many ranks there are along each axis of them that the signature declares, from which the parts of split axes
+            follow.
         found: takes up what the body and its programs have read outside of themselves.
 
     Raises:
         TilelinkError: TL201 to TL213, and what `capture` raises for the programs that are called.
     """
     names = _argument_names(name, fn, signature, loc)
-    run = Trace({RANK_AXIS: ranks} if axes is None else axes)
+    run = Trace(axes)
     dimensions = Dimensions(name, signature, run.ranks, loc, operator=True)
     given = _arguments(dimensions, signature, names, sizes, dtypes, constants)
     arguments = [run.record(one.record) for one in given]

@@ -114,7 +114,7 @@ def bound_sizes(
     sizes = {k: v for k, v in given.items() if k in dims}
     axes = axes_of(of, topology)
     at = None if rank is None else {axis: topology.at(rank, axis) for axis in axes}
-    return bind_sizes(of.signature, shapes, topology.ranks, sizes, loc=of.loc, axes=axes, at=at)
+    return bind_sizes(of.signature, shapes, axes, sizes, loc=of.loc, at=at)
 
 
 def stored(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

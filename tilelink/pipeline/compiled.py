@@ -71,7 +71,7 @@ def wired(operator: Operator, bound: Bound, found: list[Found] | None = None) ->
     """Tensors and steps; `found`: as of `planned`."""
     return trace(
         operator.name, operator.fn, operator.signature, dict(bound.sizes), bound.dtypes, dict(bound.constants),
-        operator.loc, ranks=bound.topology.ranks, axes=axes_of(operator, bound.topology), found=found,
+        operator.loc, axes=axes_of(operator, bound.topology), found=found,
     )  # fmt: skip
 
 
