@@ -48,8 +48,8 @@ class FunctionSource:
         line = getattr(node, "lineno", 1)
         text = self.lines[line - 1].rstrip("\n") if 0 < line <= len(self.lines) else ""
         ends_here = getattr(node, "end_lineno", None) == line
-        end = characters(text, getattr(node, "end_col_offset", 0)) if ends_here else len(text)
-        return Loc(self.file, line, characters(text, getattr(node, "col_offset", 0)), end, text)
+        last = getattr(node, "end_col_offset", 0) if ends_here else None
+        return _span(self.file, line, text, getattr(node, "col_offset", 0), last)
 
     def fail(
         self, code: str, node: ast.AST | Loc, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()
@@ -63,9 +63,10 @@ class FunctionSource:
         return "".join(self.lines[_first_line(self.node) - 1 : self.node.end_lineno])
 
 
-def characters(text: str, offset: int) -> int:
-    """A column in characters, as a caret counts them. (Python counts bytes of UTF-8.)"""
-    return len(text.encode()[:offset].decode(errors="ignore"))
+def _span(file: str, line: int, text: str, first: int, last: int | None) -> Loc:
+    """Part of a line, to its end if `last` is None; in characters, as a caret counts them. (Python counts bytes of UTF-8.)"""
+    begin, end = (len(text.encode()[:offset].decode(errors="ignore")) for offset in (first, last))
+    return Loc(file, line, begin, end, text)
 
 
 def bound_names(of: ast.stmt) -> Iterator[str]:
@@ -167,5 +168,4 @@ def call_site() -> Loc | None:
     if line is None or column is None:
         return Loc(code.co_filename, frame.f_lineno)
     text = linecache.getline(code.co_filename, line, frame.f_globals).rstrip("\n")
-    end = characters(text, end_column) if end_column is not None and end_line == line else len(text)
-    return Loc(code.co_filename, line, characters(text, column), end, text)
+    return _span(code.co_filename, line, text, column, end_column if end_line == line else None)

@@ -250,25 +250,19 @@ def _bind_value(
 def _domain(state: Lowering, names: list[ast.Name], param: Param, node: ast.Call, *, alone: bool) -> None:
     """Binds the indices of the program's tile; `alone`: to one name for all of them, if there are several."""
     axes = param.shape.axes
-    if alone and len(axes) != 1:
-        indices = [state.fresh(f"{names[0].id}_{a.name.lower()}") for a in axes]
-        _bind_domain(state, param, list(indices), node, names[0])
-        state.bind(names[0].id, TileTuple(tuple(indices), state.loc(node)), names[0])
-        return
-    if len(names) != len(axes):
+    whole = alone and len(axes) != 1
+    written = [None if n.id == "_" else n.id for n in names]
+    if whole:
+        written = [state.fresh(f"{names[0].id}_{a.name.lower()}") for a in axes]
+    if len(written) != len(axes):
         why = f"`{param.name}` is `{param.shape}`"
         why += "; axes behind `...` have no index" if param.shape.rest is not None else ""
         hint = f"write {len(axes)}; `_` for one that you do not need"
         state.fail("TL151", node, f"{len(names)} names for {count(len(axes), 'axis', 'axes')}", why, hint)
-    written = [None if n.id == "_" else n.id for n in names]
     kept = [n for n in written if n]
     if len(set(kept)) < len(kept):
         why = "every axis has an index of its own"
         state.fail("TL151", node, "one name for two axes", why, "use different names")
-    _bind_domain(state, param, written, node, names[0])
-
-
-def _bind_domain(state: Lowering, param: Param, names: list[str | None], node: ast.Call, target: ast.Name) -> None:
     if state.domain is not None:
         why, note = "a program runs for the tiles of one tensor", Note("the first is here", state.domain.loc)
         state.fail("TL150", node, "a second `tl.tile_id`", why, "walk other tensors with `tl.tiles`", (note,))
@@ -278,11 +272,13 @@ def _bind_domain(state: Lowering, param: Param, names: list[str | None], node: a
     if not param.shape.axes:
         why = f"`{param.name}` is `{param.shape}`; axes behind `...` have no index"
         state.fail("TL151", node, "no axis to take a tile of", why, "name an axis in the signature")
-    state.domain = Tile(names=tuple(names), param=param.name, loc=state.loc(node))
+    state.domain = Tile(names=tuple(written), param=param.name, loc=state.loc(node))
     state.ops.append(state.domain)
-    for number, name in enumerate(names):
+    for number, name in enumerate(written):
         if name is not None:
-            _bind_index(state, name, param, number, target, name)
+            _bind_index(state, name, param, number, names[0], name)
+    if whole:
+        state.bind(names[0].id, TileTuple(tuple(kept), state.loc(node)), names[0])
 
 
 def _bind_index(state: Lowering, name: str, param: Param, number: int, target: ast.Name, var: str) -> None:
