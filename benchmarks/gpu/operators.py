@@ -19,9 +19,8 @@ from triton.errors import TritonError
 
 from benchmarks.harness import Machine, Row, Sheet, captured, judged, parser
 from benchmarks.operator_cases import CASES, Call, Draw, differences, expected
-from tilelink import Operator, ops
+from tilelink import Operator, ops, sms
 from tilelink.errors import TilelinkError
-from tilelink.ops.attention import tiles
 
 TOLERANCE = 2e-2
 LOOSE = {"ep_dispatch_fp8": 5e-2}
@@ -32,7 +31,7 @@ def _case(machine: Machine, name: str, ragged: bool, seed: int) -> Call:
     return CASES[name](Draw(machine.rank, machine.ranks, machine.device, seed), ragged)
 
 
-ON_SMS = {"ag_attention": {"flash": tiles(128)}}
+ON_SMS = {"ag_attention": {"flash": sms(S=128, T=128, order="group 32", num_warps=8, num_stages=3)}}
 """Kernels that work where a library does as the operator comes."""
 
 

@@ -1,5 +1,6 @@
 """The benchmark that needs no GPU runs, keeps its limits, and is what the documentation shows; who fails on GPUs says so."""
 
+import importlib
 import json
 import re
 from collections import Counter
@@ -68,6 +69,16 @@ def test_the_compiler_keeps_its_limits() -> None:
         late = [part for part, rows in found if any(row.seconds >= row.limit * slower for row in rows)]
         found = [(part, list(part(3))) for part in late]
     assert [row for _, rows in found for row in rows if row.seconds >= row.limit * slower] == []
+
+
+def test_every_script_can_be_imported() -> None:
+    """The scripts of `benchmarks/gpu` run where there are GPUs only; what they take from the package is asked for here."""
+    for path in sorted(render.ROOT.glob("benchmarks/**/*.py")):
+        try:
+            importlib.import_module(".".join(path.relative_to(render.ROOT).with_suffix("").parts))
+        except ModuleNotFoundError as missing:
+            if missing.name not in {"torchtitan", "torchdata"}:  # of the one script that says how to install them
+                raise
 
 
 def test_results_name_files_from_the_root_of_the_repository(tmp_path: Path) -> None:
