@@ -12,7 +12,7 @@ from tests.mapping.plans import unguarded, with_channel, with_step
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import CallEntry, Fork, HostStep, Join, Keep, Launch, Plan, Transfer
+from tilelink.ir.plan import Fork, HostStep, Join, Keep, Launch, Plan, Transfer
 from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
 from tilelink.mapping.orders import decode
 
@@ -265,15 +265,6 @@ def other_stream(rng: random.Random, plan: Plan) -> Plan | None:
     return replace(plan, host=_swapped(plan.host, h, replace(h, stream=stream)))
 
 
-def entered_elsewhere(rng: random.Random, plan: Plan) -> Plan | None:
-    """The call is entered by other kernels than those that it is."""
-    h = _one(rng, tuple(h for h in plan.host if isinstance(h, CallEntry)))
-    if h is None or not plan.kernels:
-        return None
-    kernels = rng.choice([(), h.kernels[1:], (*h.kernels, plan.kernels[0].name)])
-    return replace(plan, host=_swapped(plan.host, h, replace(h, kernels=kernels))) if kernels != h.kernels else None
-
-
 def other_turns(rng: random.Random, plan: Plan) -> Plan | None:
     """Steps of a kernel take turns in another order, or have workers of their own."""
     k = _one(rng, tuple(k for k in plan.kernels if len(k.roles) > 1))
@@ -347,7 +338,7 @@ CORRUPTIONS: dict[str, Corruption] = {
         drop_signal, late_signal, other_addressee, other_peer, other_target, other_guard, weaker_scope, other_writers, other_span,
         other_kind, other_order, fewer_tiles, same_tile, other_tile, own_left_out, other_direction, smaller_buffer,
         no_credit, one_slot, fewer_slots, host_step, host_order, host_moved, host_twice, other_stream,
-        entered_elsewhere, other_turns, more_workers, other_deferred, other_subtiles, not_forwarded, other_rows, other_doorbells,
+        other_turns, more_workers, other_deferred, other_subtiles, not_forwarded, other_rows, other_doorbells,
         brought_along,
     )
 }  # fmt: skip

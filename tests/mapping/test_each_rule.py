@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
+import tilelink
+import tilelink.language as tl
 from benchmarks.mutants.lowered import KINDS
 from tests.mapping.corrupt import CORRUPTIONS
 from tests.mapping.oracle import asked, reasons
 from tests.mapping.plans import form, plan_of
 from tests.selection import table
-from tilelink import sms
+from tilelink import operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
@@ -26,8 +29,7 @@ from tilelink.proof.table import Table
 SIZES = {"M": 12, "K": 4, "N": 6}
 PLANS = {
     "order in a tile": ("ag_gemm copy engine push", "late_signal", 1),
-    "structure": ("ag_gemm pull", "entered_elsewhere", 3),
-    "local shards": ("ag_gemm library", "smaller_buffer", 1),
+    "emitted text": ("ag_gemm library", "smaller_buffer", 1),
     "residency": ("ag_gemm copy engine pull", "more_workers", 3),
 }
 """A form, how it is spoilt, and on how many ranks."""
@@ -88,5 +90,20 @@ def test_only_the_deadlock_rule_refuses_it() -> None:
     assert asked(plan).error is not None
 
 
+@tilelink.program("M N -> M N partial")
+def some(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    tl.tile_store(out, (m, n), value, mask=value > 0)
+
+
+def test_only_the_signature_rule_refuses_it() -> None:
+    for signature, refused in (("M N -> M N partial", set[str]()), ("M N -> M N", {"signature"})):
+        plan = plan_of(operator(signature, name="op")(lambda x: some(x)), 2, {"M": 4, "N": 4}, some=sms(M=2, N=2))
+        assert refusing(plan) == refused
+        assert (asked(plan).error is None) == (not refused)
+
+
 def test_no_rule_is_left_out() -> None:
-    assert {*(rule for rule, _ in RULES), *(q.rule for q in QUESTIONS)} == {*PLANS, *LOWERED, "deadlock"}
+    shown = {*PLANS, *LOWERED, "deadlock", "signature"}
+    assert {*(rule for rule, _ in RULES), *(q.rule for q in QUESTIONS)} == shown

@@ -167,7 +167,7 @@ def test_work_indices_are_drawn_by_workers_of_their_host() -> None:
     assert len(plan.kernels) == 1
     assert_right(plan)
     spoilt = with_step(plan, "reduce", deferred=True)
-    assert_refused(spoilt, "TL604")
+    assert_refused(spoilt, "TL609")
 
 
 @table("waits", ["others", "the host"])
@@ -195,7 +195,7 @@ def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
     at = plan.host.index(step)
     spoilt = replace(plan, host=(*plan.host[:at], step, *plan.host[at:]))
     assert_right(plan)
-    assert_refused(spoilt, "TL609")
+    assert_refused(spoilt, "TL604")
 
 
 def test_a_stream_that_waits_for_a_flag_needs_an_sm() -> None:
@@ -230,7 +230,7 @@ def test_a_rank_leaves_a_call_once() -> None:
     assert isinstance(plan.host[-1], CallExit)
     spoilt = replace(plan, host=(*plan.host[:1], plan.host[-1], *plan.host[1:]))
     assert_right(plan)
-    assert_refused(spoilt, "TL609")
+    assert_refused(spoilt, "TL607")
 
 
 def test_what_is_kept_comes_before_all_else_on_the_main_stream() -> None:

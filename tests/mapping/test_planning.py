@@ -162,7 +162,7 @@ def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None
     assert len(apart.kernels) == 2
     (kernel,) = joined.kernels
     assert kernel.in_turn == ("matmul", "scatter", "reduce")
-    assert joined.host == (CallEntry((kernel.name,)), Launch(kernel.name, 0))
+    assert joined.host == (CallEntry(), Launch(kernel.name, 0))
     assert_right(joined)
     turned = replace(joined, kernels=(replace(kernel, roles=kernel.roles[::-1]),))
     oracle.assert_refused(turned, "TL605")

@@ -159,7 +159,7 @@ def written_while_peers_read_it() -> Plan:
 WRONG: dict[Callable[[], Plan], str] = {
     flags_that_are_too_few: "TL611",
     ready_and_no_argument: "TL609",
-    flags_of_another_tensor: "TL609",
+    flags_of_another_tensor: "TL605",
     only_its_own_rank_is_told: "TL608",
     announced_here_and_written_there: "TL607",
     doorbells_that_nobody_rings: "TL608",

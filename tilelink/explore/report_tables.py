@@ -337,7 +337,7 @@ def signals_of(plan: Plan) -> int:
     """How often workers raise flags in a call, on all ranks together, as far as the plan knows."""
     ranks = plan.topology.ranks
     count = ranks * ranks * sum(isinstance(h, (CallEntry, Stage)) for h in plan.host)
-    ends = next((h.kernels[-1:] for h in plan.host if isinstance(h, CallEntry) and not plan.epoch_signalled), ())
+    ends = () if plan.epoch_signalled else plan.whole_call[-1:]
     count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
     for s in (s for s in plan.steps if s.deferred):
         count += sum(_taken(plan, s, rank) for rank in range(ranks))

@@ -258,10 +258,7 @@ MAIN = 0
 
 @dataclass(frozen=True, slots=True)
 class CallEntry:
-    """Begin the call: epoch, credits, targets. By a one-block kernel of its own, or by the call's `kernels`: the first
-    begins with it, and the last, when all of its workers are through, raises what the next call counts from."""
-
-    kernels: tuple[str, ...] = ()
+    """Begin the call: epoch, credits, targets. By a one-block kernel of its own, or as `Plan.whole_call` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +398,13 @@ class Plan(Shown):
     def read_in_place(self) -> tuple[str, ...]:
         """Tensors whose own part somebody reads where the rank has brought it along: it is not moved."""
         return tuple(dict.fromkeys(i.tensor for s in self.steps for i in s.in_place))
+
+    @property
+    def whole_call(self) -> tuple[str, ...]:
+        """Kernels one after the other that are all that there is of a call, so that it takes a launch less: the first begins the
+        call, and the last, when all of its workers are through, raises what the next one counts from."""
+        kernels = tuple(h.kernel for h in self.host if isinstance(h, Launch) and h.stream == MAIN)
+        return kernels if self.host[:1] == (CallEntry(),) and len(self.host) == 1 + len(kernels) else ()
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)

@@ -1,25 +1,17 @@
-"""The verdict on a plan: its programs, its structure, and what its lowered form says.
-
-Structure is what a plan has to have for lowering to make sense of it: its steps started once, its signals kept; and local
-shards that are read in the argument hold what would have been moved, and lie as the text takes them to lie.
-"""
+"""The verdict on a plan: its programs, what its emitted text takes for granted, and what its lowered form says."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir import plan as H
 from tilelink.ir.lowered import Lowered
-from tilelink.ir.partition import Channel
-from tilelink.ir.plan import MAIN, Plan, Signal, StepPlan
-from tilelink.ir.program import Notify, Wait, walk
+from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import as_written
-from tilelink.ir.verdict import REPORT, Counterexample, Proof, Verdict
+from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.mapping.buffers import brought_along
 from tilelink.mapping.flow import check_flow
 from tilelink.mapping.lower import lower
@@ -27,106 +19,12 @@ from tilelink.mapping.lower.call import unkept
 from tilelink.proof.check import check
 
 
-# ---------------------------------------------------------------------------------------------------------------- structure
-def check_structure(plan: Plan) -> str:
-    """
+def check_signature(plan: Plan) -> str:
+    """A result that may be left unwritten in part says so where callers look.
+
     Raises:
-        TilelinkError: TL604, TL607, TL609, TL614.
+        TilelinkError: TL614.
     """
-    _check_started(plan)
-    for step in plan.steps:
-        _check_signals(plan, step)
-        if step.deferred:
-            _check_behind(plan, step)
-    _check_signature(plan)
-    return f"{len(plan.steps)} steps are started once each, in {len(plan.host)} steps of the host"
-
-
-def _check_started(plan: Plan) -> None:
-    """Each step is; and the epoch is advanced before everything else: kernels that begin and end a call by themselves are all
-    there is of it."""
-    loc = plan.wiring.loc
-    started: Counter[str] = Counter()
-    for h in plan.host:
-        if isinstance(h, H.Launch):
-            started.update(path for path, _ in plan.kernel(h.kernel).roles)
-        elif isinstance(h, H.Transfer):
-            started[h.path] += 1
-    for s in plan.steps:
-        if started[s.executor] != 1:
-            why = "each step runs once per call, on workers or a stream of its own or of the step it is fused into"
-            raise unkept(f"`{s.path}` is started {started[s.executor]} times in a call", why, s.step.loc)
-    once = [h for h in plan.host if isinstance(h, H.Keep | H.CallExit | H.Stage)]
-    twice = next((h for h in once if once.count(h) > 1), None)
-    if twice is not None:
-        raise unkept(f"`{twice}` stands twice in a call", "what it does is done, and told, once", loc)
-    entries = [h for h in plan.host if isinstance(h, H.CallEntry)]
-    told = bool(plan.channels) or any(s.action == "ready" for s in plan.signals)
-    if told and (len(entries) != 1 or plan.host[0] is not entries[0]):
-        why = "flags are never reset: without a new epoch every wait ends at once, by the last call's signals"
-        raise unkept("the epoch of a call is not advanced before everything else", why, loc)
-    for entry in entries:
-        if entry.kernels and plan.host[1:] != tuple(H.Launch(k, MAIN) for k in entry.kernels):
-            why = "the last of them raises the totals that all waits of the call count from"
-            raise unkept("the kernels that begin and end the call are not all that there is of it", why, loc)
-
-
-def _check_signals(plan: Plan, step: StepPlan) -> None:
-    """The plan says one thing of each signal of a program, and names a channel of the tensor that it is about."""
-    for op in walk(step.step.program.body):
-        if not isinstance(op, Wait | Notify):
-            continue
-        found = [s for s in plan.signals if s.path == step.path and s.op == op]
-        word = "notify" if isinstance(op, Notify) else "wait"
-        what = f"nothing keeps this {word} of `{op.param}` in `{step.path}`"
-        why = "a signal of a program becomes flags, or something else implies it"
-        if len(found) != 1:
-            raise unkept(f"{what}: the plan says {'two things' if found else 'nothing'} of it", why, op.loc)
-        tensor = step.step.binding(op.param).tensor
-        channel = next((c for c in plan.channels if c.tensor == found[0].channel), None)
-        if found[0].action in ("await", "notify") and (channel is None or channel.tensor != tensor):
-            raise unkept(f"{what}: the channel that it names is not this tensor's", why, op.loc)
-        if found[0].action == "ready" and plan.wiring.tensor(tensor).origin != "argument":
-            raise unkept(f"{what}: only arguments are ready when a call begins", why, op.loc)
-        if found[0].action == "notify" and channel is not None:
-            _check_notify(plan, step, found[0], channel)
-
-
-def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) -> None:
-    """It is given by the kind of engine that the flags are kept for, and counted as they are."""
-    tables = {g.table for g in step.grid if g.kind == "table"}
-    others = [s for s in plan.signals if s.channel == channel.tensor and s.action == "notify" and s is not signal]
-    joined = channel.joined is not None
-    if step.engine.adds != channel.adds:
-        what = f"`{step.path}` notifies flags of `{channel.tensor}` that are kept for another kind of engine"
-        why = "a wait looks for a count where workers add, and for the call where a copy engine sets"
-    elif tables != ({channel.joined} if joined else set[str]()) or (joined and (others or signal.to != "self")):
-        what = (
-            f"the tiles of `{step.path}` that notify `{channel.tensor}` are not counted by the table that splits them"
-        )
-        why = "who waits for tiles of a run-time split waits for the last of them, which the device finds out"
-    else:
-        return
-    raise TilelinkError("TL607", what, loc=signal.op.loc, why=why, hint=REPORT)
-
-
-def _check_behind(plan: Plan, step: StepPlan) -> None:
-    host = plan.step(step.executor)
-    shared = not any(host.executor in dict(k.roles) and len(k.roles) == 1 for k in plan.kernels)
-    if shared or step.own_axis is None:
-        raise TilelinkError(
-            "TL604",
-            f"`{step.path}` cannot come behind the tiles of `{host.path}`",
-            loc=step.step.loc,
-            why="others share its workers, whose work indices they would be"
-            if shared
-            else "it takes other tiles than this rank's own, which work indices stand for",
-            hint=f'let it come right after each tile: fused("{host.path}")',
-        )
-
-
-def _check_signature(plan: Plan) -> None:
-    """A result that may be left unwritten in part says so where callers look."""
     wiring = plan.wiring
     bound = [(b.tensor, s.step.program.param(b.param).shape.written) for s in plan.steps for b in s.step.bindings]
     for name, declared in zip(wiring.results, wiring.signature.outputs, strict=False):
@@ -138,17 +36,23 @@ def _check_signature(plan: Plan) -> None:
                 why=f"the program that makes it declares it `partial`, and `{declared}` does not",
                 hint=f"write `{declared} partial` in the operator's signature",
             )
+    return "what results leave unwritten is declared"
 
 
-# ------------------------------------------------------------------------------------------------------------ local shards
-def check_local_shards(plan: Plan) -> str:
-    """One copy engine moves the argument as it is, position by position, and whoever reads the local shard in the argument
-    waits for the tensor. (That nobody misses what is not moved, and that the argument reaches as far, tables show.)
+def check_text(plan: Plan) -> str:
+    """What emitted text takes for granted and tables do not show. Of a local shard that is read in the argument: one copy engine
+    moves the argument as it is, position by position, both lie by the same strides, and the reader waits for the tensor. Of a
+    deferred epilogue: its mainloop step's workers draw its work indices, which are those of this rank's own tiles.
 
     Raises:
         TilelinkError: TL609.
     """
     wiring = plan.wiring
+    for step in (s for s in plan.steps if s.deferred):
+        alone = any([path for path, _ in k.roles] == [step.executor] for k in plan.kernels)
+        if not alone or step.own_axis is None:
+            why = "others share its workers" if not alone else "it takes other tiles than this rank's own"
+            raise unkept(f"`{step.path}` comes behind the tiles of `{step.executor}`", why, step.step.loc)
     for step, own in ((s, i) for s in plan.steps for i in s.in_place):
         makers = wiring.producers(own.tensor)
         notes = tuple(Note("moved here", m.loc) for m in makers)
@@ -172,10 +76,10 @@ def check_local_shards(plan: Plan) -> str:
 # ------------------------------------------------------------------------------------------------------------ the verdict
 RULES: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("order in a tile", check_flow),
-    ("structure", check_structure),
-    ("local shards", check_local_shards),
+    ("signature", check_signature),
+    ("emitted text", check_text),
 )
-"""What programs have to be by themselves, and what a plan has to be to have a meaning."""
+"""What is written, and not what happens."""
 
 
 def judge(plan: Plan) -> Verdict:
@@ -206,7 +110,6 @@ def judged(plan: Plan) -> tuple[Verdict, Lowered | None]:
             if rule == "order in a tile":
                 # What programs lack may be seen in what they do, too.
                 with suppress(TilelinkError):
-                    check_structure(plan)
                     seen = check(lower(plan)).counterexample
             return Verdict(False, tuple(proofs), error, seen), None
         now = time.perf_counter()

@@ -152,10 +152,6 @@ def host_steps(plan: Plan) -> tuple[HostStep, ...]:
     call.out += [H.Transfer(path, streams[0]) for path, streams in call.streams.items() if path not in call.done]
     call.out += [H.Join(n) for n in call.loose]
     call.out += [H.CallExit()] if not awaited <= {*staged} else []
-    launched = tuple(h.kernel for h in call.out if isinstance(h, H.Launch) and h.stream == MAIN)
-    if launched and call.out[0] == H.CallEntry() and len(call.out) == 1 + len(launched):
-        # Where a call is nothing but kernels one after the other, they begin it themselves: a launch less.
-        call.out[0] = H.CallEntry(launched)
     return tuple(call.out)
 
 

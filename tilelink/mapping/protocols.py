@@ -11,7 +11,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import ENTERED, READY
 from tilelink.ir.partition import Channel
-from tilelink.ir.plan import COPIES, LL_DATA, LL_MOST, CallEntry, Plan, StepPlan
+from tilelink.ir.plan import COPIES, LL_DATA, LL_MOST, Plan, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries
@@ -52,12 +52,9 @@ def epoch_signalled(plan: Plan) -> bool:
     Then words are set to the number of the call, which each worker counts for itself, and neither does anybody wait for
     the last worker, nor do ranks say that they have begun, unless a slot is used in two calls running.
     """
-    kernels = [h.kernels for h in plan.host if isinstance(h, CallEntry)]
-    if len(plan.host) != 2 or not kernels or len(kernels[0]) != 1:
+    if len(plan.whole_call) != 1 or plan.credits_implied_by is None or any(s.deferred for s in plan.steps):
         return False
-    if plan.credits_implied_by is None or any(s.deferred for s in plan.steps):
-        return False
-    return plan.kernel(kernels[0][0]).workers <= COPIES and all(_once(plan, c) for c in plan.channels)
+    return plan.kernel(plan.whole_call[0]).workers <= COPIES and all(_once(plan, c) for c in plan.channels)
 
 
 def _once(plan: Plan, c: Channel) -> bool:

@@ -24,7 +24,10 @@ from tilelink.proof.table import Array, Row, Table
 def unfinished(table: Table) -> Iterator[Found]:
     """Executors that run ahead of the call, or behind its end."""
     over = set(table.lowered.ends).union(*(table.ended[e] for e in table.lowered.ends))
+    names = [e.name for e in table.lowered.executors]
     for e in table.lowered.executors:
+        if names.count(e.name) > 1:
+            yield Found(f"`{e.name}` is started twice in a call")
         if e.name not in over:
             yield Found(f"`{e.name}` may still run when the call has ended")
     if not table.lowered.flags:

@@ -127,7 +127,7 @@ class _Preparation:
             if isinstance(step, (H.Transfer, H.Keep)):
                 for k, done in enumerate(self.loaded.streams[step.executor]):
                     yield from (self._done(step.path, action, step.stream + k) for action in done)
-            elif isinstance(step, H.CallEntry) and not step.kernels:
+            elif isinstance(step, H.CallEntry) and not self.plan.whole_call:
                 yield self._launch("call_entry", H.MAIN)
             elif isinstance(step, H.Stage):
                 (done,) = self.loaded.streams[step.executor]

@@ -16,7 +16,7 @@ import torch
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.kernel import AWAIT_FLAG, KernelSource
 from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Signal, Tiles, Write, walk
-from tilelink.ir.plan import COPIES, MAIN, CallEntry, Keep, Plan, Stage, Transfer
+from tilelink.ir.plan import COPIES, MAIN, Keep, Plan, Stage, Transfer
 from tilelink.validation.event_matching import Facts, Flag, Found, Match, Tally
 from tilelink.validation.events import Event, Said, Where
 from tilelink.validation.expanding import Expansion, number
@@ -256,7 +256,7 @@ class Comparison:
             said, credits = [], []
         # Who has entered a later call has left the one that used the slot last.
         credits = [replace(s, back=facts.epoch - self._used(facts) - 1) for s in credits]
-        kernels = next((h.kernels for h in self.plan.host if isinstance(h, CallEntry)), ()) or ("call_entry",)
+        kernels = self.plan.whole_call or ("call_entry",)
         own = {
             line: [e for e in events if e.name in STATES and not e.where.path and e.kind in ("signal", "await")]
             for line, events in lines.items()

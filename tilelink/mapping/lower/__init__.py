@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilelink.ir.lowered import STAGE, Buffer, Lowered
-from tilelink.ir.plan import MAIN, CallEntry, Plan
+from tilelink.ir.plan import MAIN, Plan
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.mapping.lower.call import Call
 
@@ -28,7 +28,7 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
         for b in plan.buffers
         if b.stage is not None
     ]
-    kernels = next((h.kernels for h in plan.host if isinstance(h, CallEntry)), ())
+    kernels = plan.whole_call
     dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.wiring.axes))
     return Lowered(
         name=plan.wiring.name,
