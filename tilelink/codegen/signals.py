@@ -344,7 +344,7 @@ def signal(scope: Scope, op: Op) -> None:
     elif here and op.amount is None:
         # The last tile of a run-time split adds for all of them.
         counts, often = of_flags(scope, flags, "counts"), _often(flags, Sym(flat))
-        tiles = scope.text(Sym(f"{flags.table}_tiles") * often)
+        tiles = scope.text(_split_tiles(scope) * often)
         with lines.block(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc):
             lines.add(f"shmem.local_add({flag}, {scope.text(often)})")
     elif here:
@@ -370,13 +370,20 @@ def _tell_all(lines: Lines, flag: str, how: str, loc: Loc | None, flat: str) -> 
     lines.add(f"shmem.signal_all({flag}, {how})", loc)
 
 
+def _split_tiles(scope: Scope) -> Formula:
+    """How many tiles a step's run-time split makes, over all segments."""
+    data = scope.lowered.loop(scope.step.path).by_data
+    assert data is not None
+    return Sym(f"{data.table}_tiles")
+
+
 def notify_for_none(scope: Scope) -> None:
     """A run-time split that makes no tile at all has no last one: the first worker notifies."""
     signals = (o for _, body in scope.part.said for o in walk(body) if isinstance(o, Signal) and o.amount is None)
     for op in signals:
         flags, flag = scope.lowered.flag(op.flags), scope.names.fresh("c")
         with (
-            scope.lines.block(f"if (worker == 0) & ({scope.text(Sym(f'{flags.table}_tiles'))} == 0):", op.loc),
+            scope.lines.block(f"if (worker == 0) & ({scope.text(_split_tiles(scope))} == 0):", op.loc),
             scope.lines.block(f"for {flag} in range({scope.text(flags.count)}):"),
         ):
             often = scope.text(_often(flags, Sym(flag)))

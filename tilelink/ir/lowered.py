@@ -48,8 +48,7 @@ class Flags:
     nothing is printed: an await of it is sure of what the tile that signals has written to the buffer of the flags' name, and
     of no other memory. `arrivals`: of flag `flag` on rank `rank`, by all signals of a call; None: one signal completes it.
     `scope`: `gpu` (heard on its rank only) | `sys`. `rings`: whoever completes flag `flag` rings its doorbell, for a stream,
-    where this is not 0; None: there are no doorbells. `table`: the offsets whose tiles signal it, where these are counted on
-    the device, and the last of them signals for all."""
+    where this is not 0; None: there are no doorbells."""
 
     name: str
     count: Formula
@@ -57,7 +56,6 @@ class Flags:
     style: Style = "count"
     scope: str = "sys"
     rings: Formula | None = None
-    table: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class Await:
 @dataclass(frozen=True, slots=True)
 class Signal:
     """To flag `index` on `rank`. None: on every rank of this one's submesh `along`, at once. `amount`: None: all arrivals of the
-    flag, by the last of several tiles that are counted on the device."""
+    flag, by the last tile of a run-time split, whose tiles are counted on the device."""
 
     flags: str
     index: Formula

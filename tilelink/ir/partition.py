@@ -285,8 +285,8 @@ class Channel:
     `target`: notifies per call of flag (`c0`, `c1`, …), at the rank that holds the flags; 0: it is not raised. `adds`: each
     notify adds 1; else it sets the epoch. `scope`: gpu (one rank's own counters) | sys. `doorbells`: a stream waits for workers
     of its own rank: whoever completes a flag rings its doorbell (`beside` the flags); where streams alone wait, doorbells count
-    the notifies themselves, and there are neither flags nor totals (`alone`). `joined`: the offsets table that splits the tensor
-    at run time: how many tiles that makes is known on the device only, so they are counted where they are made, and the last one
+    the notifies themselves, and there are neither flags nor totals (`alone`). `joined`: a table splits the tensor at
+    run time: how many tiles that makes is known on the device only, so they are counted where they are made, and the last one
     notifies for all, `target` at once."""
 
     tensor: str
@@ -298,7 +298,7 @@ class Channel:
     rings: Formula | None = None
     """Of a channel with doorbells, flags whose doorbell is rung and waited for where this is not 0: a stream does not
     wait for what stays on its rank. None: all."""
-    joined: str | None = None
+    joined: bool = False
 
     def whose(self, along: str) -> ChannelAxis | None:
         """The axis whose parts say which rank along an axis of ranks has these flags: the only one that hears of a tile."""

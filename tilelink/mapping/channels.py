@@ -325,12 +325,11 @@ def _check_unbound(found: Matching) -> None:
         )
 
 
-def _joined(found: Matching) -> str | None:
-    """The table whose split the notifies are tiles of; its tiles are counted on the rank that makes them."""
+def _joined(found: Matching) -> bool:
+    """Whether the notifies are of tiles of a run-time split, which are counted on the rank that makes them."""
     told, name = found.told, found.tensor.name
-    tables = {g.table for m in told for g in m.producer.grid if g.kind == "table"}
-    if not tables:
-        return None
+    if not any(g.kind == "table" for m in told for g in m.producer.grid):
+        return False
     streams = [s.path for m in found.matches for s in (m.producer, m.consumer) if s.engine.by == "stream"]
     reasons = (
         (found.remote, "they are counted on the rank that makes them, and other ranks write or read this tensor"),
@@ -348,4 +347,4 @@ def _joined(found: Matching) -> str | None:
             why=f"the number of tiles of a run-time split is known on the device only: {why}",
             hint="place the consumer in a later kernel of the same stream",
         )
-    return tables.pop()
+    return True

@@ -34,6 +34,8 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         yield from _unable(table, flags, row)
         if row.by_data and isinstance(row.op, Signal) and row.op.amount is not None:
             yield Found(f"`{flags.name}` is signalled or not as data decides", (row,))
+        if len(signals) > 1 and isinstance(row.op, Signal) and row.op.amount is None:
+            yield Found(f"`{flags.name}` is signalled by the last of some tiles, and by others", (row, *signals))
     if not width or any(r.by_data or (isinstance(r.op, Signal) and r.op.amount is None) for r in signals):
         return  # data says how often, or the device counts
     made = np.zeros((table.ranks, width), dtype=np.int64)

@@ -185,7 +185,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             # Numbers of calls, which calls that count notifies must not find among their counts.
             kinds = {"epoch_flags": True}
         kinds |= {"doorbells": False} if c.doorbells else {}
-        kinds |= {"counts": False} if c.joined is not None else {}
+        kinds |= {"counts": False} if c.joined else {}
         nbytes = WORD * max(1, int(F.evaluate(c.flags, plan.env(0))))
         out += [Region(f"{c.tensor}.{kind}/{k}", nbytes, shared) for k in slots for kind, shared in kinds.items()]
     return tuple(out)

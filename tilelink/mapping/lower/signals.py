@@ -26,7 +26,7 @@ def flags_of(plan: Plan, c: Channel) -> Flags:
     arrivals = F.substitute(c.target, {f"c{k}": index for k, index in enumerate(at)})
     if c.doorbells == "alone":
         return Flags(c.tensor, c.flags, arrivals, "doorbell", c.scope)
-    return Flags(c.tensor, c.flags, arrivals, "count", c.scope, _rung(c, at) if c.doorbells else None, c.joined)
+    return Flags(c.tensor, c.flags, arrivals, "count", c.scope, _rung(c, at) if c.doorbells else None)
 
 
 def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tuple[Op, ...]:
@@ -56,7 +56,7 @@ def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) ->
         return ()
     channel = frame.plan.channel(found.channel or "")
     to = _addressee(frame, op, found, channel, index, target)
-    amount = None if channel.joined is not None else F.Const(1)
+    amount = None if channel.joined else F.Const(1)
 
     def signal(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
         rank = None if to is None else frame.peer(to)
