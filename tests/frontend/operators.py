@@ -31,7 +31,7 @@ def flash(q, keys, values, out, *, causal=True):
         tl.consumer_tile_wait(keys, (t, g))
         tl.consumer_tile_wait(values, (t, g))
         cols = tl.tile_range(keys, t)
-        keep = (cols < tl.size(keys, 0))[None, :] & ((cols[None, :] <= rows[:, None]) | (not causal))
+        keep = (cols < tl.tile_end(keys, t))[None, :] & ((cols[None, :] <= rows[:, None]) | (not causal))
         score = tl.where(keep, tl.dot(query, tl.trans(tl.tile_load(keys, (t, g)))), NEG)
         new = tl.maximum(top, tl.max(score, 1))
         p, old = tl.exp(score - new[:, None]), tl.exp(top - new)

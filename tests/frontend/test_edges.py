@@ -26,6 +26,10 @@ eight = tl.tile_load(c, m)
 height, eights = eight.shape
 mean = tl.sum(x, 1) / tl.size(a, 1)
 k = tl.tile_range(a, axis=1)
+one = 1
+pair = (tl.exp(x), x)
+first, second = tl.broadcast(tl.exp(x), x)
+wide, narrow = tl.split(tl.join(tl.exp(x), x))
 value = {}
 tl.tile_store(out, m, value)
 """
@@ -114,6 +118,37 @@ CHANGED = [
     "tl.histogram(tl.ravel(x).to(tl.int32), 8).to(tl.float32)",
     "tl.sum(wave(x), 1)",
     "tl.sum(x + wave(x + mean[:, None]), 1)",
+    "tl.max(tl.where(k[None, :] <= tl.size(a, 1), x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] < tl.size(a, 1) + 1, x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] < 2 * tl.size(a, 1), x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] - 1 < tl.size(a, 1), x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] < 16, x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] < tl.size(a, 0), x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] < tl.tile_end(a, m), x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] <= tl.tile_range(a, m)[:, None], x, -1e30), 1)",
+    "tl.max(tl.where(tl.abs(k - 3)[None, :] < tl.size(a, 1), x, -1e30), 1)",
+    "tl.max(tl.where((k ^ 1)[None, :] < tl.size(a, 1), x, -1e30), 1)",
+    "tl.max(tl.where(tl.arange(0, x.shape[1])[None, :] < x.shape[1], x, -1e30), 1)",
+    "tl.sum((x + 1) * (k[None, :] <= tl.size(a, 1)), 1)",
+    "tl.sum(tl.where((k[None, :] < tl.size(a, 1)) | (x == 0), tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where((k[None, :] < tl.size(a, 1)) | (mean > 0)[:, None], tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where(~(k[None, :] < tl.size(a, 1)), x, tl.exp(x)), 1)",
+    "tl.sum(tl.where(k[None, :] < tl.size(a, 1), x, tl.exp(x)), 1)",
+    "tl.sum((tl.exp(x), x)[0], 1)",
+    "tl.sum([x, tl.exp(x)][1], 1)",
+    "tl.sum(tl.exp(x), one)",
+    "tl.max(x, one)",
+    "tl.sum(pair[0], 1)",
+    "tl.sum(first, 1)",
+    "tl.sum(wide, 1)",
+    "tl.sum(tl.cumsum(tl.exp(x), one, reverse=True), 1)",
+    "tl.sum(tl.dot(x, tl.where(k[:, None] <= k[None, :], 1.0, 0.0)), 1)",
+    "tl.sum(tl.full([x.shape[1]], 0.0, tl.float32) + 1.0, 0) + mean",
+    "tl.max(tl.dot(tl.exp(x), tl.full([x.shape[1], 16], 1.0, tl.float32)), 1)",
+    "tl.sum(tl.tile_load(a, (m, k - 1)), 1)",
+    "tl.sum(x * tl.log(tl.abs(x)), 1)",
+    "tl.sum(x * (tl.log(tl.abs(x)) + 1.0), 1)",
+    "tl.max(tl.abs(tl.log(tl.abs(x))), 1)",
 ]
 ALIKE = [
     "tl.sum(x, 1)",
@@ -180,6 +215,17 @@ ALIKE = [
     "tl.sum(tl.where(tl.tile_mask(a, m), wave(x), 0.0), 1)",
     "tl.sum(wave(eight), 1)",
     "tl.sum(wave(mean[:, None]) * x, 1)",
+    "tl.max(tl.where(k[None, :] <= tl.size(a, 1) - 1, x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] < tl.minimum(tl.size(a, 1), 5), x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] < tl.size(a, 1) // 2, x, -1e30), 1)",
+    "tl.max(tl.where((k[None, :] < tl.size(a, 1)) & (k[None, :] <= tl.tile_range(a, m)[:, None]), x, -1e30), 1)",
+    "tl.max(tl.where(k[None, :] == 0, x, -1e30), 1)",
+    "tl.sum(tl.where(tl.arange(0, x.shape[1])[None, :] < tl.size(a, 1), tl.exp(x), 0.0), 1)",
+    "tl.sum((x, x)[0], 1)",
+    "tl.sum(x, one)",
+    "tl.max(tl.where(k[None, :] < tl.sum(x, 1)[:, None], x, -1e30), 1)",
+    "tl.max(tl.log(tl.abs(x)) + 1.0, 1)",
+    "tl.sum(tl.where((k[None, :] < tl.size(a, 1)) | (x > 0), x, 0.0), 1)",
 ]
 
 

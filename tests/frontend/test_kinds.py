@@ -72,7 +72,7 @@ tl.tile_store(out, (m, n), value)
         ("tl.rank_of(out, (m, n))", True),
         ("tl.rank_of(out, (loaded, n))", False),
         ("loaded + 1", False),
-        ("tl.sum(tl.where(tl.tile_range(a, m) < 8, 1, 0))", True),
+        ("tl.sum(tl.where(tl.tile_range(a, m) < tl.tile_end(a, m), 1, 0))", True),
         ("block.shape[0]", True),
         ("block.dtype", True),
         ("carried", False),

@@ -25,11 +25,11 @@ def of_a_coordinate(x: Any, mine: Any, out: Any) -> None:
 
 @tilelink.program("e N, M N i32 -> N", name="sums")
 def of_a_tile(x: Any, mine: Any, out: Any) -> None:
-    _, n = tl.tile_id(mine)
-    acc = tl.full(tl.tile_shape(mine), 0.0, tl.float32)  # what lies past the edge counts, too
+    m, n = tl.tile_id(mine)
+    acc = tl.full(tl.tile_shape(mine), 0.0, tl.float32)
     for e in tl.tiles(x, axis=0):
         acc += tl.tile_load(x, (e, n))[None, :]
-    tl.tile_store(out, n, tl.sum(acc, 0) / 2)
+    tl.tile_store(out, n, tl.sum(tl.where((tl.tile_range(mine, m) < tl.size(mine, 0))[:, None], acc, 0.0), 0))
 
 
 @pytest.mark.parametrize(("program", "declared"), [(of_a_coordinate, "R/R N i32"), (of_a_tile, "M N i32")])

@@ -104,6 +104,47 @@ def test_integers_have_no_infinity() -> None:
         assert wanted in str(caught.value)
 
 
+@tilelink.program("M N -> M")
+def greatest(x: Any, out: Any, *, filler: int) -> None:
+    m = tl.tile_id(out)
+    tl.tile_store(out, m, tl.max(tl.tile_load(x, m, other=filler), 1))
+
+
+@tilelink.program("M N -> M")
+def between(x: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    tl.tile_store(out, m, tl.max(tl.tile_load(x, m, other=-0.5), 1))
+
+
+@tilelink.operator("M N -> M")
+def greatest_of_rows(x: Any, *, filler: int | None = None) -> Any:
+    return between(x) if filler is None else greatest(x, filler=filler)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "filler", "hint"),
+    [
+        (torch.int8, -1000, "-128"),
+        (torch.uint8, -1, "0"),
+        (torch.uint8, 256, "255"),
+        (torch.int32, -4294967296, "-2147483648"),
+        (torch.int32, None, "0"),
+        (torch.int8, -128, ""),
+        (torch.uint8, 255, ""),
+        (torch.float32, None, ""),
+    ],
+)
+def test_what_a_load_of_integers_gives_past_an_edge_is_one(dtype: torch.dtype, filler: int | None, hint: str) -> None:
+    given: dict[str, Any] = {} if filler is None else {"filler": filler}
+    x = torch.ones(1, 3).to(dtype)
+    if not hint:
+        assert greatest_of_rows([x], **given)[0].tolist() == [max(1, filler or 0)]
+        return
+    with pytest.raises(tilelink.TilelinkError, match="TL337") as caught:
+        greatest_of_rows([x], **given)
+    assert f"`other={hint}`" in str(caught.value)
+
+
 @tilelink.program("P/start N, e+1 i32 offsets -> P/start N")
 def below_the_greatest(x: Any, start: Any, out: Any) -> None:
     p, n = tl.tile_id(out)

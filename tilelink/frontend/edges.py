@@ -11,16 +11,29 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import FLAT, Holds, Known, Lane, Lanes, Value, constant_of, integer_of, is_asked
+from tilelink.frontend.values import (
+    FLAT,
+    Holds,
+    Known,
+    Lane,
+    Lanes,
+    Value,
+    constant_of,
+    integer_of,
+    is_asked,
+    met,
+    never_negative,
+    number_of,
+)
 from tilelink.ir.formula import COMPUTE
 from tilelink.ir.program import Expr, Gather, Index, OfTile, Param, Together, Whole
 from tilelink.ir.shape import Axis
 
 OPERATORS: Mapping[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.BitOr: "+", ast.BitXor: "+", ast.Mult: "*", ast.BitAnd: "*",
+    ast.Add: "+", ast.Sub: "-", ast.BitOr: "|", ast.BitXor: "|", ast.Mult: "*", ast.BitAnd: "*",
     ast.Div: "/", ast.FloorDiv: "/", ast.Mod: "/", ast.LShift: "/", ast.RShift: "/",
 }  # fmt: skip
 """An operator that does to 0 what this one does."""
@@ -53,12 +66,13 @@ SCANS: Mapping[str, int] = {"cumsum": 2, "cumprod": 2, "associative_scan": 3}
 TOGETHER = frozenset({*ALONG, *SCANS, "dot", "flip", "gather"})
 """Of which it is known that they take values together, and along which axis."""
 SHAPED = frozenset({"zeros", "full", "zeros_like"})
-OTHER = ("position", "inner", "made", "infinite")
+OTHER = ("position", "inner", "turned", "made", "infinite")
+BELOW = ("low", "lowest")
 CHANGES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("sum", "xor_sum", "reduce_or", "dot"), ("again", "low", *OTHER)),
+    **dict.fromkeys(("sum", "xor_sum", "reduce_or", "dot"), ("again", *BELOW, *OTHER)),
     **dict.fromkeys(("max", "argmax", "topk"), ("zero", *OTHER)),
-    **dict.fromkeys(("min", "argmin"), ("zero", "least", "low", *OTHER)),
-    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", "low", *OTHER)),
+    **dict.fromkeys(("min", "argmin"), ("zero", "least", *BELOW, *OTHER)),
+    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", *BELOW, *OTHER)),
 }
 """What lanes past an edge hold that changes what a function makes of all."""
 NOTHING = {
@@ -66,7 +80,9 @@ NOTHING = {
     **dict.fromkeys(("min", "argmin", "sort"), 'float("inf")'),
 }  # fmt: skip
 """What counts for nothing there; of others what is below all numbers."""
-ZEROS, LOW, POSITIONS = ("zero", "least", "filled"), ("least", "low"), ("position", "inner")
+ZEROS, LOW, POSITIONS = ("zero", "least", "filled"), ("least", *BELOW), ("position", "inner")
+INDICES = (*POSITIONS, "turned")
+"""What is no element of the axis past its end."""
 LARGE = 1e20
 """A number that stands for infinity."""
 OTHERS = frozenset({"arange", "expand_dims", "broadcast_to", "cdiv", "device_print"})
@@ -86,9 +102,9 @@ def of_axes(param: Param, index: Index, holds: Holds, vectors: Mapping[Expr, Lan
         elif isinstance(e, Gather) and not gathered:
             gathered = True
             lane = next((e for e in vectors.get(e.expr, ()) if isinstance(e, Lane)), None)
-            none = lane is not None and lane.holds in ("said", *POSITIONS)
+            none = lane is not None and lane.holds in ("said", *INDICES)
             found.append(
-                lane and replace(lane, param=param.name, dim=axis.name, holds=holds if none else "again", loaded=True)
+                lane and replace(lane, param=param.name, dim=axis.name, holds=holds if none else "again", loaded=none)
             )
     return tuple(found)
 
@@ -121,7 +137,7 @@ def _literal(value: Value) -> float | None:
 def _rises(op: str, a: Value, *others: Value) -> bool:
     """Whether it makes larger values of larger ones; numbers that are not written out are taken to be above 0."""
     below = any((_literal(v) or 0) < 0 for v in (a, *others))
-    return (op in ("+", "max", "min") or (op == "*" and not below)) or (
+    return (op in ("+", "|", "max", "min") or (op == "*" and not below)) or (
         a.rank > 0 and all(v.rank == 0 for v in others) and (op == "-" or (op == "/" and not below))
     )
 
@@ -132,16 +148,23 @@ def _pair(op: str, values: Sequence[Value], each: Sequence[Known]) -> Known:
         return FLAT if all(e == FLAT for e in each) else None
     zeros, rises = [e.holds in ZEROS for e in lanes], _rises(op, *values)
     positions = [e.holds in POSITIONS for e in lanes]
-    if any(e.holds == "infinite" for e in lanes) or (op == "/" and isinstance(each[-1], Lane) and zeros[-1]):
+    lowest = op == "*" and any(zeros) and any(e.holds == "lowest" for e in lanes)
+    if any(e.holds == "infinite" for e in lanes) or lowest or (op == "/" and isinstance(each[-1], Lane) and zeros[-1]):
         holds: Any = "said" if None in each else "infinite"
     elif op == "*" and any(zeros):
         low = rises and all(e.holds in LOW for e in lanes)
         filled = any(e.holds == "filled" for e in lanes)
         holds = "filled" if filled else "least" if low else "zero"
-    elif any(positions) and op in COMPARE:
+    elif op in COMPARE and any(e.holds in INDICES for e in lanes):
         holds = "said" if _bounded(op, values, each) else "made"
-    elif all(positions) and op in ("+", "-", "*") and None not in each:
+    elif all(positions) and None not in each and _further(op, values, each):
         holds = "inner" if any(e.holds == "inner" for e in lanes) else "position"
+    elif op == "-" and positions == [True] and isinstance(each[-1], Lane) and _below(values[0], lanes[0], 1):
+        holds = "turned"
+    elif op == "|" and any(e.holds == "said" for e in lanes):
+        # What one of them has ruled out the other may let in.
+        known = FLAT not in each and all(e.holds in ("said", *ZEROS) for e in lanes)
+        holds = "said" if known else "made"
     elif None in each or any(e.holds == "said" for e in lanes):
         holds = "said"
     else:
@@ -153,6 +176,7 @@ def _of_zeros(op: str, values: Sequence[Value], each: Sequence[Known], rises: bo
     """What an operator makes of what lanes hold that the program has said nothing of, but perhaps 0."""
     lanes = [e for e in each if isinstance(e, Lane)]
     numbers = [0 if isinstance(e, Lane) else _literal(v) for e, v in zip(each, values, strict=True)]
+    op = "+" if op == "|" else op
     known = op in COMPUTE and None not in numbers
     zero = all(e.holds in ZEROS for e in lanes) and (op == "/" or (known and not COMPUTE[op](*numbers)))
     if zero and any(e.holds == "filled" for e in lanes):
@@ -160,18 +184,64 @@ def _of_zeros(op: str, values: Sequence[Value], each: Sequence[Known], rises: bo
     if op in COMPARE:
         return "least" if zero else "made"
     if rises and all(e.holds in LOW for e in lanes):
-        return "least" if zero else "low"
+        return "least" if zero else "lowest" if any(e.holds == "lowest" for e in lanes) else "low"
     return "zero" if zero else "made"
 
 
+def _further(op: str, values: Sequence[Value], each: Sequence[Known]) -> bool:
+    """Whether what is made of positions lies at them or further on, so that past an end it is past the end."""
+    others = [v for v, e in zip(values, each, strict=True) if not isinstance(e, Lane)]
+    if op == "*":
+        return all((number_of(v) or 0) >= 1 for v in others)
+    return op == "+" and all(v.ends or never_negative(v.formula) for v in others)
+
+
 def _bounded(op: str, values: Sequence[Value], each: Sequence[Known]) -> bool:
-    """Whether positions past an end do not pass such a test: they are above what they are compared with. Where tiles may end
-    before the axis does, its size is no such thing."""
+    """Whether positions past an end do not pass such a test: they are above what they are compared with, or data says what that
+    is. Where tiles may end before the axis does, its size is no such thing."""
     for at, wanted in ((0, ("<", "<=", "==")), (1, (">", ">=", "=="))):
-        lane, other = each[at], each[1 - at]
+        lane, other, value = each[at], each[1 - at], values[1 - at]
         if isinstance(lane, Lane) and lane.holds in POSITIONS and op in wanted and not isinstance(other, Lane):
-            return lane.holds == "position" or not values[1 - at].is_size
+            return not value.positional or _below(value, lane, int(op in ("<=", ">=", "==")))
+        if isinstance(lane, Lane) and lane.holds == "turned" and op == ("<=" if at else ">="):
+            return number_of(value) == 0
     return False
+
+
+def _below(value: Value, lane: Lane, by: int) -> bool:
+    """Whether a value lies so far below the end of the positions of a lane."""
+    named, number = dict(value.ends), number_of(value)
+    below = [named[n] for n in (lane.var, lane.dim) if n in named and (n == lane.var or lane.holds == "position")]
+    if number is not None:  # where there is a position at all, there is the first
+        below.append((int(lane.dim) if lane.dim.isdecimal() else 1) - number)
+    return max(below, default=-1) >= by
+
+
+def ends_of(op: str, *values: Value) -> tuple[tuple[str, int], ...]:
+    """How far what is made of values lies below ends."""
+    a, b = (dict(v.ends) for v in values)
+    number = number_of(values[1])
+    if op == "min":
+        return tuple((name, max(e[name] for e in (a, b) if name in e)) for name in {**a, **b})
+    if number is None or op not in ("+", "-", "//"):
+        return ()
+    if op == "//":
+        return tuple((name, max(n, 0)) for name, n in a.items()) if number > 0 else ()
+    return tuple((name, n - number if op == "+" else n + number) for name, n in a.items())
+
+
+def of_entry(value: Value, at: int | None) -> dict[str, Any]:
+    """What is known of an entry of a tuple; `at` None: of whichever."""
+    if value.lanes:  # a shape
+        known = at is not None and -len(value.lanes) <= at < len(value.lanes)
+        return {"length_of": value.lanes[at] if known and at is not None else None}
+    parts = value.entries if at is None else value.entries[at:][:1]
+    if not parts:
+        return {}
+    lanes = parts[0].lanes
+    for part in parts[1:]:
+        lanes = met(lanes, part.lanes)
+    return {"lanes": lanes, "rank": parts[0].rank, "ends": parts[0].ends if len(parts) == 1 else ()}
 
 
 def _where(test: Value, a: Value, b: Value) -> Lanes:
@@ -188,7 +258,7 @@ def _where(test: Value, a: Value, b: Value) -> Lanes:
         if not isinstance(asked, Lane) and isinstance(arms[0], str) and arms[0] != FLAT and isinstance(arms[1], Lane):
             found: Any = _of_arms(holds)  # a number for what passes: whoever masks has it the other way round
         elif not isinstance(asked, Lane) or asked.holds == "said":
-            found = "filled" if arms[1] == "filled" else "said"
+            found = "filled" if arms[1] == "filled" else arms[1].holds if isinstance(arms[1], Lane) else "said"
         else:
             found = _of_arms(holds[1:] if asked.holds in ZEROS else holds)
         return lane and replace(asked if isinstance(asked, Lane) else lane, holds=found, loaded=False)
@@ -235,7 +305,7 @@ class Called:
     def note(self, lane: object) -> None:
         """That the call takes a tile of the domain together, or may."""
         domain = self.state.domain
-        if isinstance(lane, Lane) and lane.holds not in POSITIONS and domain and lane.var in domain.names:
+        if isinstance(lane, Lane) and lane.holds not in INDICES and domain and lane.var in domain.names:
             what = self.name or ast.unparse(self.node.func)
             self.state.together.append(Together(lane.var, what, self.state.loc(self.node)))
 
@@ -253,12 +323,13 @@ def of_call(call: Called) -> Lanes:
     if name in KEEP_ZERO and args:
         return args[0].lanes
     if name == "abs" and args:
-        return changed(args[0].lanes, zero="least")
+        return changed(args[0].lanes, zero="least", low="made", lowest="infinite")
     if name == "sin" and args:
         return changed(args[0].lanes, least="zero", low="made")
     if name in OF_ZERO and args:
         low, made = "low" if name in RISE else "made", "infinite" if name in INFINITE else "made"
-        return changed(args[0].lanes, zero=made, filled=made, again="made", least=low, low=low)
+        least = "lowest" if name in RISE & INFINITE else low
+        return changed(args[0].lanes, zero=made, filled=made, again="made", least=least, low=low, lowest=low)
     if name in ("maximum", "minimum", "fdiv", "div_rn") and len(args) == 2:
         return elementwise("/" if "div" in name else name[:3], *args)
     if name == "where" and len(args) == 3:
@@ -271,13 +342,18 @@ def of_call(call: Called) -> Lanes:
         return args[0].lanes if inside else changed(args[0].lanes, zero="made", filled="made", least="low")
     if name in SHAPED and args:
         number = _literal(args[1]) if len(args) > 1 else None
-        holds: Any = "zero" if name != "full" else _filled(number) if number else "said"
-        return tuple(replace(e, holds=holds, loaded=False) if isinstance(e, Lane) else e for e in args[0].lanes)
+        holds: Any = "zero" if name != "full" or number == 0 else "said" if number is None else _filled(number)
+        lanes = args[0].lanes or tuple(p.length_of for p in args[0].entries)
+        return tuple(replace(e, holds=holds, loaded=False) if isinstance(e, Lane) else e for e in lanes)
+    if name == "arange" and len(args) == 2 and isinstance(args[1].length_of, Lane):
+        # As many positions as there are lanes: of a whole axis from its first on.
+        begins = not args[1].length_of.var and number_of(args[0]) == 0
+        return (replace(args[1].length_of, holds="position" if begins else "made", loaded=False),)
     if name in ("trans", "permute") and args and len(args[0].lanes) == 2:
         first = args[1].node if len(args) > 1 else None
         first = first.elts[0] if isinstance(first, ast.Tuple | ast.List) else first
         return args[0].lanes[:: 1 if first is not None and integer_of(first) == 0 else -1]
-    if name == "expand_dims" and len(args) == 2 and args[0].lanes and (at := integer_of(args[1].node)) is not None:
+    if name == "expand_dims" and len(args) == 2 and args[0].lanes and (at := number_of(args[1])) is not None:
         at += len(args[0].lanes) + 1 if at < 0 else 0
         return (*args[0].lanes[:at], FLAT, *args[0].lanes[at:])
     if name == "broadcast_to" and args:
@@ -290,6 +366,10 @@ def of_call(call: Called) -> Lanes:
         return _moved_along(call)
     if name == "join" and len(args) == 2:
         return (*elementwise("+", *args), None)
+    if name == "split" and args:
+        return args[0].lanes[:-1]
+    if name == "broadcast" and len(args) == 2:  # either of them
+        return met(*(tuple(e if isinstance(e, Lane) else None for e in v.lanes) for v in args))
     if name == "interleave" and len(args) == 2:
         return elementwise("+", *args)
     blocks = [v for v in (*args, *keywords.values()) if v.length is None]
@@ -322,7 +402,7 @@ def _moved_along(call: Called) -> Lanes:
     """
     flips, args = call.name == "flip", call.args
     given = call.given("dim", 1) if flips else call.given("axis", 2)
-    axis, lanes = None if given is None else integer_of(given.node), args[0].lanes
+    axis, lanes = None if given is None else number_of(given), args[0].lanes
     for k, lane in enumerate(lanes):
         if isinstance(lane, Lane) and axis in (None, k, k - len(lanes)):
             call.note(lane)
@@ -348,10 +428,16 @@ def changed(lanes: Lanes, **to: Any) -> Lanes:
     return tuple(replace(e, holds=to.get(e.holds, e.holds), loaded=False) if isinstance(e, Lane) else e for e in lanes)
 
 
+def _severity(lane: Known) -> int:
+    return get_args(Holds).index(lane.holds) if isinstance(lane, Lane) else -1
+
+
 def _scanned(call: Called) -> Lanes:
     """Behind the last element a sum goes on as it is. Where it begins there, what lies past the edge counts."""
     given, lanes = call.given("axis", 1), call.args[0].lanes
-    axis = 0 if given is None else integer_of(given.node) or 0
+    axis = 0 if given is None else number_of(given)
+    if axis is None:  # whichever: the worst of them
+        axis = max(range(len(lanes)), key=lambda k: _severity(lanes[k]))
     lane = lanes[axis] if -len(lanes) <= axis < len(lanes) else None
     call.note(lane)
     backwards = is_asked(call.given("reverse", SCANS[call.name]))
@@ -375,19 +461,25 @@ def _product(call: Called) -> Lanes:
         if holds <= {*CHANGES["dot"]} or "infinite" in holds:  # 0 times infinity is no number
             _refuse(call, right if right.holds == "infinite" else left)
     sides = (e if isinstance(e, Lane) else None for e in (rows, columns))
-    found = tuple(e and replace(e, holds="zero" if e.holds in ZEROS else "said", loaded=False) for e in sides)
+    found = tuple(e and replace(e, holds=_of_product(e.holds), loaded=False) for e in sides)
     acc = call.given("acc", 2)
     return found if acc is None else elementwise("+", acc, replace(call.args[0], rank=2, lanes=found))
+
+
+def _of_product(holds: Holds) -> Holds:
+    """What the sums of a product hold past an edge, by what a side of it does there."""
+    return "zero" if holds in ZEROS else "said" if holds == "said" else "made"
 
 
 def _reduced(call: Called) -> Lanes:
     name, lanes = call.name, call.args[0].lanes
     word, axis = ALONG[name]
     given = call.given(word, 2 if name == "topk" else 1) if word else None
-    said = None if given is None else constant_of(given.node)
-    if given is not None and said is not None:
-        axis = integer_of(given.node)
-    if not lanes or (axis is None and said is not None):
+    unknown = given is not None and constant_of(given.node) is not None
+    if given is not None and unknown:
+        axis = number_of(given)
+        unknown = axis is None
+    if not lanes:
         return ()
     axis = axis if axis is None or axis >= 0 else axis + len(lanes)
     for k, lane in enumerate(lanes):
@@ -395,6 +487,8 @@ def _reduced(call: Called) -> Lanes:
             if lane.holds in CHANGES[name]:
                 _refuse(call, lane)
             call.note(lane)
+    if unknown and name not in ("softmax", "sort", "topk"):  # a constant that each kernel has its own of
+        return (met(lanes[:1], lanes[-1:])[0] if len(lanes) == 2 else None,) * (len(lanes) - 1)
     if name in ("softmax", "sort", "topk") or axis is None:
         return ()
     if is_asked(call.keywords.get("keep_dims")):
@@ -415,7 +509,11 @@ def _refuse(call: Called, lane: Lane) -> NoReturn:
     if lane.holds not in ZEROS:
         why += ", of which something else has been made"
     if not lane.loaded:
-        by = "by `tl.tile_mask`, or by `tl.tile_range(…) < tl.tile_end(…)`"
+        by = (
+            "by `tl.tile_mask`, or by `tl.tile_range(…) < tl.tile_end(…)`"
+            if lane.var
+            else "by `tl.tile_range(…) < tl.size(…)`"
+        )
         hint = f"choose what counts: `tl.where(…, …, {nothing})`, {by}"
     message = f"`{name}` takes what lies past the end of axis `{lane.dim}` of `{lane.param}`"
     call.state.fail("TL143", call.node, message, why, hint)
@@ -428,7 +526,7 @@ def check_positions(state: Lowering, node: ast.expr, value: Value) -> None:
         TilelinkError: TL143.
     """
     lane = next(
-        (e for e in value.lanes if isinstance(e, Lane) and e.holds not in ("said", "filled", "again", *POSITIONS)), None
+        (e for e in value.lanes if isinstance(e, Lane) and e.holds not in ("said", "filled", "again", *INDICES)), None
     )
     if lane is not None:
         message = f"`{ast.unparse(node)}` has positions past the end of axis `{lane.dim}` of `{lane.param}`"

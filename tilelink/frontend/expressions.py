@@ -32,6 +32,7 @@ from tilelink.frontend.values import (
     named,
     needed,
     never_negative,
+    number_of,
     rounded_down,
     shifted,
 )
@@ -195,8 +196,9 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
     formula = _arithmetic(state, op, left, right) if op else None
     only_if = needed([left, right]) if isinstance(node.op, ast.BitAnd) else None
-    lanes = edges.elementwise(edges.OPERATORS[type(node.op)], left, right)
-    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula, only_if=only_if, lanes=lanes)
+    lanes, ends = edges.elementwise(edges.OPERATORS[type(node.op)], left, right), edges.ends_of(op or "", left, right)
+    made = ast.BinOp(left.node, node.op, right.node)
+    return _combine(made, [left, right], formula, only_if=only_if, lanes=lanes, ends=ends)
 
 
 def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
@@ -267,7 +269,9 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
         formula = bounded(negate(operand.formula))
     kept = isinstance(node.op, ast.USub | ast.UAdd)
-    becomes = {"least": "zero", "low": "made"} if kept else dict.fromkeys(("zero", "filled", "least", "low"), "made")
+    becomes = {"least": "zero", "low": "made", "position": "made", "inner": "made", "turned": "made"}
+    if not kept:
+        becomes = dict.fromkeys(("said", "zero", "filled", "least", "low"), "made")
     lanes = edges.changed(operand.lanes, **becomes)
     return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula, lanes=lanes)
 
@@ -355,7 +359,7 @@ def chosen(test: Value, body: Value, orelse: Value) -> Value:
 # ------------------------------------------------------------------------------------------- tuples, attributes, subscripts
 def _tuple(state: Lowering, node: ast.Tuple | ast.List) -> Value:
     parts = [lower(state, e) for e in node.elts]
-    return _combine(ast.Tuple([p.node for p in parts], ast.Load()), parts, length=len(parts))
+    return _combine(ast.Tuple([p.node for p in parts], ast.Load()), parts, length=len(parts), entries=tuple(parts))
 
 
 def _attribute(state: Lowering, node: ast.Attribute) -> Value:
@@ -404,9 +408,10 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     inner: ast.expr = ast.Tuple([v.node for v in lowered], ast.Load()) if len(lowered) > 1 else lowered[0].node
     made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])
     if value.length is not None:
-        return replace(made, rank=value.rank, counts_lanes=bool(value.lanes))
+        chosen = edges.of_entry(value, number_of(lowered[0]) if len(lowered) == 1 else None)
+        return replace(made, **({"rank": value.rank, "counts_lanes": bool(value.lanes)} | chosen))
     said = [ast.unparse(e) for e in entries]
-    made = replace(made, lanes=edges.of_subscript(value, said))
+    made = replace(made, lanes=edges.of_subscript(value, said), ends=value.ends)
     if value.rank == 1 and value.formula is not None and sorted(said) == [":", "None"]:
         # A vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block.
         return replace(made, rank=2, formula=column(value.formula) if said[0] == ":" else value.formula)
@@ -483,7 +488,9 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     before = len(state.together)
     lanes = edges.of_call(call)
     taken = tuple(state.together[before:]) if name in edges.TOGETHER else ()
-    return _combine(made, [callee, *everything], formula, rank=_rank_of_call(call), lanes=lanes, together=taken)
+    ends = edges.ends_of("min", *args) if name in ("min", "minimum") and len(args) == 2 else ()
+    rank = _rank_of_call(call)
+    return _combine(made, [callee, *everything], formula, rank=rank, lanes=lanes, ends=ends, together=taken)
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:

@@ -115,17 +115,18 @@ def _tile_id(call: Call, t: Param) -> Param:
 # ---------------------------------------------------------------------------------------------------------- where tiles lie
 def _tile_range(call: Call, t: Param, tile: Node = None, axis: Node = None) -> Value:
     if tile is None:
-        whole = call.axis(t, axis)[0]
-        return replace(_bounds(call, t, whole), lanes=of_range(t, whole, ""))
+        whole, dim = call.axis(t, axis)
+        return replace(_bounds(call, t, whole), lanes=of_range(t, whole, ""), ends=((dim.name, 1),))
     found, at = _tile_of(call, t, tile)
     named_so = (a for p in call.state.params.values() for a in p.shape.axes if a.name == found.dim)
     inner = found.var in call.state.limited or any(a.split is not None for a in named_so)
-    return replace(_bounds(call, t, at, found.var), lanes=of_range(t, at, found.var, inner=inner))
+    ends = ((found.dim, 1), (found.var, 1))
+    return replace(_bounds(call, t, at, found.var), lanes=of_range(t, at, found.var, inner=inner), ends=ends)
 
 
 def _edge(call: Call, t: Param, tile: ast.expr) -> Value:
     found, at = _tile_of(call, t, tile)
-    return _bounds(call, t, at, found.var)
+    return replace(_bounds(call, t, at, found.var), ends=((found.dim, 0), (found.var, 0)))
 
 
 def _segment(call: Call, t: Param, tile: ast.expr) -> Value:
@@ -133,11 +134,12 @@ def _segment(call: Call, t: Param, tile: ast.expr) -> Value:
     if not axis.by_table:
         why = f"`{t.name}` is `{t.shape}`; segments come from a table, as in `P/start`"
         call.fail("TL152", tile, f"axis `{axis}` has no segments", why, "split the axis by a table in the signature")
-    return _edge(call, t, tile)
+    return replace(_edge(call, t, tile), ends=())
 
 
 def _size(call: Call, t: Param, axis: ast.expr) -> Value:
-    return replace(_bounds(call, t, call.axis(t, axis)[0]), is_size=True)
+    at, dim = call.axis(t, axis)
+    return replace(_bounds(call, t, at), ends=((dim.name, 0),))
 
 
 def _acc_dtype(call: Call, t: Param) -> Value:

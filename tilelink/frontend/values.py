@@ -16,16 +16,19 @@ UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""
 
 
-Holds: TypeAlias = Literal["said", "filled", "least", "zero", "again", "low", "position", "inner", "made", "infinite"]
+Holds: TypeAlias = Literal[
+    "said", "filled", "least", "zero", "again", "low", "lowest", "position", "inner", "turned", "made", "infinite"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """Of an axis of a block: its lanes are positions along axis `dim` of a parameter, those of tile `var` ("": of the whole
-    axis). Past its end they hold 0 (`zero`), 0 or something else that no element is below (`least`, `low`), what elements may
-    hold as well (`again`), a `position`, by which a program tells them apart, what was `made` of all that, perhaps `infinite`, or
-    what the program has `said`, which is 0 where it is `filled`. Positions are `inner` ones where tiles may end before the axis
-    does. `loaded`: as the load has left them."""
+    axis). Past its end they hold 0 (`zero`), 0 or something else that no element is below (`least`, `low`, `lowest`, which is
+    below all numbers), what elements may hold as well (`again`), a `position`, by which a program tells them apart, what was
+    `made` of all that, perhaps `infinite`, or what the program has `said`, which is 0 where it is `filled`. Positions are `inner`
+    ones where tiles may end before the axis does, `turned` where they are counted from the end, and so below 0 past it.
+    `loaded`: as the load has left them."""
 
     param: str
     dim: str
@@ -59,10 +62,14 @@ class Value:
     only_if: Formula | None = None
     lanes: Lanes = ()
     together: tuple[Together, ...] = ()
-    is_size: bool = False
-    """Of an axis."""
+    ends: tuple[tuple[str, int], ...] = ()
+    """How far it lies below the end of an axis, or of a tile, at least: by the axis's dimension, or the tile's name."""
     counts_lanes: bool = False
     """It is the length of a block, or made of one."""
+    length_of: Known = None
+    """The axis of the block whose length it is."""
+    entries: tuple[Value, ...] = ()
+    """Of a tuple that is written out."""
 
     @property
     def ring(self) -> tuple[str, int] | None:
@@ -161,6 +168,13 @@ def constant_of(node: ast.expr) -> object:
 def integer_of(node: ast.expr) -> int | None:
     value = constant_of(node)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def number_of(value: Value) -> int | None:
+    """The integer that a value is, by whatever name; None: it is none, or not known yet."""
+    found = integer_of(value.node)
+    known = value.formula.value if isinstance(value.formula, Const) and value.rank == 0 else None
+    return found if found is not None else known if isinstance(known, int) else None
 
 
 def is_asked(option: Value | None) -> bool:

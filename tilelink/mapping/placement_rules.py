@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait, walk
+from tilelink.ir.program import At, Expr, Load, Notify, OfTile, Op, Store, Wait, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
 from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
 from tilelink.mapping.libraries import unsuitable
@@ -220,7 +220,7 @@ def check_together(plan: Plan) -> None:
 
 
 def check_fillers(plan: Plan) -> None:
-    """What a load of integers gives past an edge is one.
+    """What a load of integers gives past an edge is one of theirs.
 
     Raises:
         TilelinkError: TL337.
@@ -228,19 +228,35 @@ def check_fillers(plan: Plan) -> None:
     for s in plan.steps:
         for op in (o for o in walk(s.step.program.body) if isinstance(o, Load) and o.other is not None):
             dtype = plan.wiring.tensor(s.step.binding(op.param).tensor).dtype
-            found = re.fullmatch(r"""(-?)float\(['"]([+-]?)inf[a-z]*['"]\)""", str(op.other))
-            if found is None or dtype[0] not in "iu":
+            number = _number(op.other, s.step.compiled) if op.other is not None else None
+            if number is None or dtype[0] not in "iu":
                 continue
-            bits, below = int(dtype[1:]), (found[1] == "-") != (found[2] == "-")
+            bits = int(dtype[1:])
             least, most = (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            if least <= number <= most and number == int(number):
+                continue
             raise TilelinkError(
                 "TL337",
                 f"`other={op.other}` of `{op.param}`, which holds {dtype}",
                 loc=op.loc,
-                why="integers have no infinity: it would become some number",
-                hint=f"say `other={least if below else most}`",
+                why=f"{dtype} holds whole numbers from {least} to {most}: it would become another number",
+                hint=f"say `other={least if number < least else most if number > most else 0}`",
                 notes=(Note("the step", s.step.loc),),
             )
+
+
+def _number(filler: Expr, constants: Mapping[str, Any]) -> float | None:
+    """What a filler comes to, where no data says it."""
+    found = re.fullmatch(r"""(-?)float\(['"]([+-]?(?:inf[a-z]*|nan))['"]\)""", str(filler))
+    if found is not None:
+        return float(found[2]) * (-1 if found[1] else 1)
+    if filler.formula is not None and F.symbols(filler.formula) <= constants.keys():
+        value = F.evaluate(filler.formula, constants)
+        return value if isinstance(value, int) else None
+    try:
+        return float(str(filler))
+    except ValueError:
+        return None
 
 
 # ---------------------------------------------------------------------------------------------------------------- networks
