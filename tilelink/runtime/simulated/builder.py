@@ -299,7 +299,12 @@ class Builder(stock.InterpreterBuilder):
 
     def create_assert(self, condition: Handle, message: str, *rest: Any) -> None:
         if not condition.data.all():
-            raise self.machine.diagnostic("TL506", f"tl.device_assert failed: {message}")
+            raise self.machine.diagnostic(
+                "TL506",
+                f"tl.device_assert failed: {message}",
+                why="it has to hold for every lane of a block, also for those past an edge, which loads fill with 0",
+                hint="look at the values; of lanes past an edge say `True`: tl.where(tl.tile_range(…) < tl.tile_end(…), …, True)",
+            )
 
     def create_print(self, prefix: str, hex: bool, values: list[Handle], *rest: Any) -> None:
         """On a GPU every thread prints its elements; here a worker prints a block at once."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tilelink import cost
-from tilelink.errors import TilelinkError, whole_line
+from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import (
@@ -335,10 +335,9 @@ class Machine:
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
     def diagnostic(self, code: str, message: str, *, why: str | None = None, hint: str | None = None) -> TilelinkError:
-        """An error at the line of the emitted file that is running."""
+        """An error at the user's line that the running one comes from, or at the emitted one."""
         agent = self.scheduler.running()
-        _, line = self.place(agent)
-        loc = whole_line(agent.launch.file, line) if agent.launch is not None and line else None
+        loc = None if agent.launch is None else agent.launch.location(self.place(agent)[1])
         return TilelinkError(code, f"{agent}: {message}", loc=loc, why=why, hint=hint)
 
     def refusal(self, what: str, hint: str) -> TilelinkError:
