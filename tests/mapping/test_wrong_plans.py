@@ -207,6 +207,22 @@ def test_a_condition_on_data_hides_no_circle() -> None:
     assert_refused(plan, "TL605")
 
 
+@tilelink.program("R/R M, R/R M -> R/R M")
+def around(x: Any, box: Any, out: Any) -> None:
+    s, m = tl.tile_id(out)
+    tl.peer_tile_wait(box, (s, m), s - 1)
+    tl.tile_push_data(box, (s + 1, m), tl.tile_load(x, (s, m)))
+    tl.peer_tile_notify(box, (s + 1, m), s + 1)
+    tl.tile_store(out, (s, m), tl.tile_load(box, (s, m)))
+
+
+@table("order", ["row", "ring+1"])
+def test_no_order_helps_where_each_tile_waits_before_it_notifies(order: str) -> None:
+    op = operator("R/R M -> R/R M", name="op")(lambda x: around(x, tilelink.symmetric("R/R M", like=x)))
+    error = assert_refused(plan_of(op, 3, {"M": 4}, around=sms(M=4, order=order)), "TL605")
+    assert (error.hint or "").startswith("let `around` notify before it waits, or let one rank begin")
+
+
 @table("made", WRONG, ids=lambda made: made.__name__)
 def test_it_is_refused(made: Callable[[], Plan]) -> None:
     assert_refused(made(), WRONG[made])

@@ -130,7 +130,11 @@ def judged(plan: Plan) -> tuple[Verdict, Lowered | None]:
 
 def _other_order(plan: Plan, cycle: Counterexample) -> str:
     """Whoever hands rows on has to take others' rows first, and all of a cycle have to take theirs in one order; where they do,
-    a wait that stands before a signal on a worker has to leave it."""
+    a wait that stands before a signal on a worker has to leave it. No order helps where it stands there in one tile."""
+    turns = zip(cycle.steps[1::2], (*cycle.steps[2::2], cycle.steps[0]), strict=True)
+    if all((told.rank, told.path, told.tile) == (wait.rank, wait.path, wait.tile) for told, wait in turns):
+        path = cycle.steps[0].path
+        return f"let `{path}` notify before it waits, or let one rank begin: in each tile it waits first, on every rank alike"
     paths = {plan.step(i.path).executor for i in cycle.steps if any(s.path == i.path for s in plan.steps)}
     steps = [plan.step(path) for path in sorted(paths)]
     names = " and ".join(f"`{s.path}`" for s in steps)
