@@ -26,6 +26,7 @@ eight = tl.tile_load(c, m)
 height, eights = eight.shape
 mean = tl.sum(x, 1) / tl.size(a, 1)
 k = tl.tile_range(a, axis=1)
+row = tl.sum(x, 0)
 one = 1
 pair = (tl.exp(x), x)
 first, second = tl.broadcast(tl.exp(x), x)
@@ -132,7 +133,6 @@ CHANGED = [
     "tl.sum((x + 1) * (k[None, :] <= tl.size(a, 1)), 1)",
     "tl.sum(tl.where((k[None, :] < tl.size(a, 1)) | (x == 0), tl.exp(x), 0.0), 1)",
     "tl.sum(tl.where((k[None, :] < tl.size(a, 1)) | (mean > 0)[:, None], tl.exp(x), 0.0), 1)",
-    "tl.sum(tl.where(~(k[None, :] < tl.size(a, 1)), x, tl.exp(x)), 1)",
     "tl.sum(tl.where(k[None, :] < tl.size(a, 1), x, tl.exp(x)), 1)",
     "tl.sum((tl.exp(x), x)[0], 1)",
     "tl.sum([x, tl.exp(x)][1], 1)",
@@ -149,8 +149,35 @@ CHANGED = [
     "tl.sum(x * tl.log(tl.abs(x)), 1)",
     "tl.sum(x * (tl.log(tl.abs(x)) + 1.0), 1)",
     "tl.max(tl.abs(tl.log(tl.abs(x))), 1)",
+    "tl.max(x + row, 1)",
+    "tl.sum(tl.exp(x * row), 1)",
+    "tl.sum(tl.where(k >= 2, tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where((mean > 0)[:, None], tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where(tl.size(a, 1) > 2, tl.exp(x), 0.0), 1)",
+    "tl.max(tl.where((mean != 0)[:, None], x, -1e30), 1)",
+    "tl.sum(tl.where(x > 0, x, mean[:, None]), 1)",
+    "tl.max(tl.tile_load(a, (m, (row * 2).to(tl.int32))), 1)",
+    "tl.max(tl.tile_load(a, (m, tl.arange(0, 16))), 1)",
+    "tl.sum(said, 1) * (1.0 / said.shape[1])",
+    "tl.sum(x - tl.sum(x, 1, True) / tl.size(a, 1), 1)",
+    "tl.sum(tl.where(((k & 1) == 0)[None, :], tl.exp(x), 0.0), 1)",
+    "tl.max(-tl.log(tl.abs(x)), 1)",
+    "tl.max(tl.log(tl.abs(x)) * tl.log(tl.abs(x)), 1)",
+    "tl.sum(tl.broadcast_to(mean[:, None], x.shape), 1)",
+    "tl.max(tl.permute(x[:, None, :], (0, 2, 1)), 1)[:, 0]",
+    "tl.sum(tl.softmax(filled, 1), 1)",
+    "tl.sum((k[None, :] >= tl.size(a, 1)).to(tl.float32), 1)",
+    "tl.sum(tl.where(k[None, :] >= tl.size(a, 1), tl.exp(x), x), 1)",
 ]
 ALIKE = [
+    "tl.sum(tl.where(~(k[None, :] < tl.size(a, 1)), x, tl.exp(x)), 1)",
+    "tl.sum(x * row, 1)",
+    "tl.sum(x + row, 1)",
+    'tl.max(tl.where(k[None, :] >= tl.size(a, 1), float("-inf"), x), 1)',
+    "tl.sum(tl.where(k[None, :] >= tl.size(a, 1), 0.0, tl.exp(x)), 1)",
+    "tl.sum(tl.where(k[None, :] > tl.size(a, 1) - 1, 0.0, tl.exp(x)), 1)",
+    "tl.sum(tl.where((mean > 0)[:, None], x, 0.0), 1)",
+    "tl.sum(x - tl.sum(x, 1, False)[:, None] * x, 1)",
     "tl.sum(x, 1)",
     "tl.sum(x * x, 1)",
     "tl.sum(-x / 2.0, 1)",

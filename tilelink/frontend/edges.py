@@ -28,12 +28,12 @@ from tilelink.frontend.values import (
     never_negative,
     number_of,
 )
-from tilelink.ir.formula import COMPUTE
+from tilelink.ir.formula import COMPUTE, Binary
 from tilelink.ir.program import Expr, Gather, Index, OfTile, Param, Together, Whole
 from tilelink.ir.shape import Axis
 
 OPERATORS: Mapping[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.BitOr: "|", ast.BitXor: "|", ast.Mult: "*", ast.BitAnd: "*",
+    ast.Add: "+", ast.Sub: "-", ast.BitOr: "|", ast.BitXor: "|", ast.Mult: "*", ast.BitAnd: "&",
     ast.Div: "/", ast.FloorDiv: "/", ast.Mod: "/", ast.LShift: "/", ast.RShift: "/",
 }  # fmt: skip
 """An operator that does to 0 what this one does."""
@@ -59,6 +59,8 @@ ALONG: Mapping[str, tuple[str, int | None]] = {
 }
 """Reductions, and what else takes the values of an axis together: the parameter that names the axis ("": it takes all), and its
 default."""
+KEEP_DIMS = {"max": 4, "min": 4, "argmax": 3, "argmin": 3, "reduce": 3}
+"""Which argument says that a reduction keeps its axis, if not the third."""
 MOVES = frozenset({"reshape", "view", "ravel"})
 """Functions that move values, by which those past an edge may come anywhere."""
 SCANS: Mapping[str, int] = {"cumsum": 2, "cumprod": 2, "associative_scan": 3}
@@ -66,13 +68,14 @@ SCANS: Mapping[str, int] = {"cumsum": 2, "cumprod": 2, "associative_scan": 3}
 TOGETHER = frozenset({*ALONG, *SCANS, "dot", "flip", "gather"})
 """Of which it is known that they take values together, and along which axis."""
 SHAPED = frozenset({"zeros", "full", "zeros_like"})
-OTHER = ("position", "inner", "turned", "made", "infinite")
+OTHER = ("true", "position", "inner", "turned", "made", "infinite")
 BELOW = ("low", "lowest")
 CHANGES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("sum", "xor_sum", "reduce_or", "dot"), ("again", *BELOW, *OTHER)),
     **dict.fromkeys(("max", "argmax", "topk"), ("zero", *OTHER)),
     **dict.fromkeys(("min", "argmin"), ("zero", "least", *BELOW, *OTHER)),
-    **dict.fromkeys(("softmax", "sort", "reduce", "histogram"), ("zero", "least", "again", *BELOW, *OTHER)),
+    **dict.fromkeys(("sort", "reduce", "histogram"), ("zero", "least", "again", *BELOW, *OTHER)),
+    "softmax": ("zero", "least", "filled", "again", *BELOW, *OTHER),
 }
 """What lanes past an edge hold that changes what a function makes of all."""
 NOTHING = {
@@ -103,8 +106,10 @@ def of_axes(param: Param, index: Index, holds: Holds, vectors: Mapping[Expr, Lan
             gathered = True
             lane = next((e for e in vectors.get(e.expr, ()) if isinstance(e, Lane)), None)
             none = lane is not None and lane.holds in ("said", *INDICES)
+            counted = isinstance(e.expr.formula, Binary) and e.expr.formula.op == "arange"
+            made = lane or (_lane(param, axis, "", "made") if counted else None)
             found.append(
-                lane and replace(lane, param=param.name, dim=axis.name, holds=holds if none else "again", loaded=none)
+                made and replace(made, param=param.name, dim=axis.name, holds=holds if none else "made", loaded=none)
             )
     return tuple(found)
 
@@ -123,10 +128,19 @@ def _lane(param: Param, axis: Axis, var: str, holds: Holds, *, loaded: bool = Tr
 def elementwise(op: str, *values: Value) -> Lanes:
     """Of values that are broadcast together, by an operator or another function of each element."""
     axes = max(len(v.lanes) for v in values)
-    along = [(FLAT,) * axes if v.rank == 0 else v.lanes or (None,) * axes for v in values]
+    along = [_spread(v, axes) for v in values]
     if any(len(lanes) != axes for lanes in along):
         return ()
     return tuple(_pair(op, values, each) for each in zip(*along, strict=True))
+
+
+def _spread(value: Value, axes: int) -> Lanes:
+    """What is known of a value among others of more axes: those that it does not have come before its own."""
+    if value.rank == 0:
+        return (FLAT,) * axes
+    behind: Lanes = value.lanes or (None,) * axes
+    before: Lanes = (FLAT,) * (axes - len(behind) if value.rank == len(behind) else 0)
+    return before + behind
 
 
 def _literal(value: Value) -> float | None:
@@ -142,22 +156,32 @@ def _rises(op: str, a: Value, *others: Value) -> bool:
     )
 
 
+def _severity(lane: Known) -> int:
+    return get_args(Holds).index(lane.holds) if isinstance(lane, Lane) else -1
+
+
 def _pair(op: str, values: Sequence[Value], each: Sequence[Known]) -> Known:
-    lanes = [e for e in each if isinstance(e, Lane)]
-    if not lanes or len({e.var for e in lanes}) > 1:
+    lanes, both = [e for e in each if isinstance(e, Lane)], op == "&"
+    if not lanes:
         return FLAT if all(e == FLAT for e in each) else None
+    if len({e.var for e in lanes}) > 1:  # tiles that are as long by chance end elsewhere
+        worst = max(lanes, key=_severity)
+        return replace(worst, holds=worst.holds if worst.holds in ("said", *ZEROS) else "made", loaded=False)
+    op = "*" if both else op
     zeros, rises = [e.holds in ZEROS for e in lanes], _rises(op, *values)
     positions = [e.holds in POSITIONS for e in lanes]
     lowest = op == "*" and any(zeros) and any(e.holds == "lowest" for e in lanes)
     if any(e.holds == "infinite" for e in lanes) or lowest or (op == "/" and isinstance(each[-1], Lane) and zeros[-1]):
         holds: Any = "said" if None in each else "infinite"
     elif op == "*" and any(zeros):
-        low = rises and all(e.holds in LOW for e in lanes)
+        low = rises and all(e.holds == "least" for e in lanes)
         filled = any(e.holds == "filled" for e in lanes)
         holds = "filled" if filled else "least" if low else "zero"
     elif op in COMPARE and any(e.holds in INDICES for e in lanes):
-        holds = "said" if _bounded(op, values, each) else "made"
-    elif all(positions) and None not in each and _further(op, values, each):
+        holds = "said" if _bounded(op, values, each) else "true" if _bounded(_TURNED[op], values, each) else "made"
+    elif op == "|" and any(e.holds == "true" for e in lanes):
+        holds = "true"
+    elif not both and all(positions) and None not in each and _further(op, values, each):
         holds = "inner" if any(e.holds == "inner" for e in lanes) else "position"
     elif op == "-" and positions == [True] and isinstance(each[-1], Lane) and _below(values[0], lanes[0], 1):
         holds = "turned"
@@ -183,9 +207,13 @@ def _of_zeros(op: str, values: Sequence[Value], each: Sequence[Known], rises: bo
         return "filled"
     if op in COMPARE:
         return "least" if zero else "made"
-    if rises and all(e.holds in LOW for e in lanes):
+    if rises and all(e.holds in (("least",) if op == "*" and len(lanes) > 1 else LOW) for e in lanes):
         return "least" if zero else "lowest" if any(e.holds == "lowest" for e in lanes) else "low"
     return "zero" if zero else "made"
+
+
+_TURNED = {"==": "", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+"""The comparison that holds where another does not. (`==` would have to fail at one place to hold at all others.)"""
 
 
 def _further(op: str, values: Sequence[Value], each: Sequence[Known]) -> bool:
@@ -248,22 +276,30 @@ def _where(test: Value, a: Value, b: Value) -> Lanes:
     """A test of what lies past an edge chooses there, too, and what it may choose counts; any other test has said what does."""
     axes = max(len(v.lanes) for v in (test, a, b))
 
-    def along(value: Value) -> Lanes:
+    def along(value: Value) -> tuple[Any, ...]:
         number = _literal(value)
-        return value.lanes or (None,) * axes if number is None else (_filled(number),) * axes  # pyright: ignore[reportReturnType]
+        if value.rank == 0:
+            return (None if number is None else _filled(number),) * axes
+        return _spread(value, axes)
 
     def one(asked: Any, *arms: Any) -> Any:
         lane = next((e for e in (asked, *arms) if isinstance(e, Lane)), None)
-        holds = [e.holds if isinstance(e, Lane) else e if isinstance(e, str) and e != FLAT else "said" for e in arms]
-        if not isinstance(asked, Lane) and isinstance(arms[0], str) and arms[0] != FLAT and isinstance(arms[1], Lane):
-            found: Any = _of_arms(holds)  # a number for what passes: whoever masks has it the other way round
+        holds = [e.holds if isinstance(e, Lane) else e or "said" for e in arms]
+        holds = ["again" if held == FLAT else held for held in holds]  # the same value there as anywhere
+        if isinstance(asked, Lane) and asked.holds == "true":
+            found: Any = holds[0]
+        elif asked == FLAT:
+            found = _of_arms(holds)
+        elif not isinstance(asked, Lane) and isinstance(arms[0], str) and arms[0] != FLAT and isinstance(arms[1], Lane):
+            found = _of_arms(holds)  # a number for what passes: whoever masks has it the other way round
         elif not isinstance(asked, Lane) or asked.holds == "said":
-            found = "filled" if arms[1] == "filled" else arms[1].holds if isinstance(arms[1], Lane) else "said"
+            number = isinstance(arms[1], str) and arms[1] != FLAT and arms[1] != "filled"
+            found = "said" if number else holds[1]
         else:
             found = _of_arms(holds[1:] if asked.holds in ZEROS else holds)
         return lane and replace(asked if isinstance(asked, Lane) else lane, holds=found, loaded=False)
 
-    sides = (test.lanes or (None,) * axes, along(a), along(b))
+    sides = (_spread(test, axes), along(a), along(b))
     return tuple(map(one, *sides)) if all(len(lanes) == axes for lanes in sides) else elementwise("", test, a, b)
 
 
@@ -349,6 +385,10 @@ def of_call(call: Called) -> Lanes:
         # As many positions as there are lanes: of a whole axis from its first on.
         begins = not args[1].length_of.var and number_of(args[0]) == 0
         return (replace(args[1].length_of, holds="position" if begins else "made", loaded=False),)
+    if name in ("trans", "permute") and len(args) > 1 and len(args[0].lanes) > 2:
+        order = [number_of(v) for v in (args[1].entries or args[1:])]
+        if sorted(k for k in order if k is not None) == [*range(len(args[0].lanes))]:
+            return tuple(args[0].lanes[k] for k in order if k is not None)
     if name in ("trans", "permute") and args and len(args[0].lanes) == 2:
         first = args[1].node if len(args) > 1 else None
         first = first.elts[0] if isinstance(first, ast.Tuple | ast.List) else first
@@ -357,7 +397,9 @@ def of_call(call: Called) -> Lanes:
         at += len(args[0].lanes) + 1 if at < 0 else 0
         return (*args[0].lanes[:at], FLAT, *args[0].lanes[at:])
     if name == "broadcast_to" and args:
-        return tuple(e if isinstance(e, Lane) else None for e in args[0].lanes)
+        shape = args[1].lanes if len(args) > 1 and len(args[1].lanes) == len(args[0].lanes) else args[0].lanes
+        spread = (replace(e, holds="made", loaded=False) if isinstance(e, Lane) else None for e in shape)
+        return tuple(e if isinstance(e, Lane) else s for e, s in zip(args[0].lanes, spread, strict=True))
     if name in SCANS and args and args[0].lanes:
         return _scanned(call)
     if name == "dot" and len(args) >= 2:
@@ -428,10 +470,6 @@ def changed(lanes: Lanes, **to: Any) -> Lanes:
     return tuple(replace(e, holds=to.get(e.holds, e.holds), loaded=False) if isinstance(e, Lane) else e for e in lanes)
 
 
-def _severity(lane: Known) -> int:
-    return get_args(Holds).index(lane.holds) if isinstance(lane, Lane) else -1
-
-
 def _scanned(call: Called) -> Lanes:
     """Behind the last element a sum goes on as it is. Where it begins there, what lies past the edge counts."""
     given, lanes = call.given("axis", 1), call.args[0].lanes
@@ -491,7 +529,7 @@ def _reduced(call: Called) -> Lanes:
         return (met(lanes[:1], lanes[-1:])[0] if len(lanes) == 2 else None,) * (len(lanes) - 1)
     if name in ("softmax", "sort", "topk") or axis is None:
         return ()
-    if is_asked(call.keywords.get("keep_dims")):
+    if is_asked(call.given("keep_dims", KEEP_DIMS.get(name, 2))):
         return tuple(FLAT if k == axis else e for k, e in enumerate(lanes))
     return tuple(e for k, e in enumerate(lanes) if k != axis)
 
@@ -543,7 +581,8 @@ def check_divisor(state: Lowering, node: ast.BinOp, left: Value, right: Value) -
     Raises:
         TilelinkError: TL143.
     """
-    if right.counts_lanes and not left.positional and isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
+    divides = isinstance(node.op, ast.Div) or (not left.positional and isinstance(node.op, ast.FloorDiv | ast.Mod))
+    if right.counts_lanes and divides:
         message = f"a division by `{ast.unparse(node.right)}`, which counts what lies past an edge"
         why = "a block has as many lanes as the tile, whatever there is of the tensor"
         state.fail("TL143", node, message, why, "divide by the length of the axis, `tl.size(…)`")

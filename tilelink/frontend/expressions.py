@@ -28,7 +28,7 @@ from tilelink.frontend.values import (
     is_asked,
     is_index,
     joined_names,
-    met,
+    met_values,
     named,
     needed,
     never_negative,
@@ -269,9 +269,16 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
         formula = bounded(negate(operand.formula))
     kept = isinstance(node.op, ast.USub | ast.UAdd)
-    becomes = {"least": "zero", "low": "made", "position": "made", "inner": "made", "turned": "made"}
+    becomes = {
+        "least": "zero",
+        "low": "made",
+        "lowest": "infinite",
+        "position": "made",
+        "inner": "made",
+        "turned": "made",
+    }
     if not kept:
-        becomes = dict.fromkeys(("said", "zero", "filled", "least", "low"), "made")
+        becomes = {**dict.fromkeys(("zero", "filled", "least", "low"), "made"), "said": "true", "true": "said"}
     lanes = edges.changed(operand.lanes, **becomes)
     return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula, lanes=lanes)
 
@@ -352,7 +359,7 @@ def chosen(test: Value, body: Value, orelse: Value) -> Value:
     node = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
     wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body, orelse])
-    lanes = met(body.lanes, orelse.lanes)
+    lanes = met_values(body, orelse)
     return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped, lanes=lanes)
 
 

@@ -17,7 +17,7 @@ UNKNOWN = -1
 
 
 Holds: TypeAlias = Literal[
-    "said", "filled", "least", "zero", "again", "low", "lowest", "position", "inner", "turned", "made", "infinite"
+    "said", "filled", "least", "zero", "again", "low", "lowest", "true", "position", "inner", "turned", "made", "infinite"
 ]  # fmt: skip
 
 
@@ -25,10 +25,10 @@ Holds: TypeAlias = Literal[
 class Lane:
     """Of an axis of a block: its lanes are positions along axis `dim` of a parameter, those of tile `var` ("": of the whole
     axis). Past its end they hold 0 (`zero`), 0 or something else that no element is below (`least`, `low`, `lowest`, which is
-    below all numbers), what elements may hold as well (`again`), a `position`, by which a program tells them apart, what was
-    `made` of all that, perhaps `infinite`, or what the program has `said`, which is 0 where it is `filled`. Positions are `inner`
-    ones where tiles may end before the axis does, `turned` where they are counted from the end, and so below 0 past it.
-    `loaded`: as the load has left them."""
+    below all numbers), what elements may hold as well (`again`), a `position`, by which a program tells them apart, a test that
+    is `true` there, what was `made` of all that, perhaps `infinite`, or what the program has `said`, 0 where it is `filled`
+    (a test that it has said is false there). Positions are `inner` ones where tiles may end before the axis does, `turned` where
+    they are counted from the end, and so below 0 past it. `loaded`: as the load has left them."""
 
     param: str
     dim: str
@@ -274,10 +274,20 @@ def joined(
         length=x.length if x.length == y.length else None,
         coordinate=x.coordinate and y.coordinate,
         wrapped=x.wrapped or y.wrapped,
-        lanes=met(x.lanes, y.lanes, loop=loop),
+        lanes=met_values(x, y, loop=loop),
+        counts_lanes=x.counts_lanes or y.counts_lanes,
         together=joined_names((x.together, y.together, together)),
     )
     return Variable(value, a.loc)
+
+
+def met_values(a: Value, b: Value, *, loop: bool = False) -> Lanes:
+    """Of what is one or the other: one number in all lanes is not what a block holds past an edge."""
+    if a.rank == 0 and b.rank != 0:
+        a, b = b, a
+    if a.rank != 0 and b.rank == 0:
+        return tuple(replace(e, holds="made", loaded=False) if isinstance(e, Lane) else None for e in a.lanes)
+    return met(a.lanes, b.lanes, loop=loop)
 
 
 def met(a: Lanes, b: Lanes, *, loop: bool = False) -> Lanes:
@@ -287,7 +297,9 @@ def met(a: Lanes, b: Lanes, *, loop: bool = False) -> Lanes:
     def one(x: Known, y: Known) -> Known:
         if isinstance(x, Lane) and isinstance(y, Lane) and x != y:
             both = (x.holds, y.holds)
-            return replace(x, holds=max(both, key=order.index), loaded=False) if x.var == y.var else None
+            worse = max(both, key=order.index)
+            alike = x.var == y.var or worse in ("said", "filled", "zero")
+            return replace(x, holds=worse if alike else "made", loaded=False)
         return x if x == y else None
 
     found: list[Known] = [one(x, y) for x, y in zip(a, b, strict=False)]
