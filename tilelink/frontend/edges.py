@@ -139,8 +139,8 @@ def _spread(value: Value, axes: int) -> Lanes:
     if value.rank == 0:
         return (FLAT,) * axes
     behind: Lanes = value.lanes or (None,) * axes
-    before: Lanes = (FLAT,) * (axes - len(behind) if value.rank == len(behind) else 0)
-    return before + behind
+    missing = axes - len(behind) if value.rank == len(behind) else 0
+    return (*(FLAT for _ in range(missing)), *behind)
 
 
 def _literal(value: Value) -> float | None:
