@@ -43,6 +43,8 @@ from transformers.distributed import DistributedConfig
 
 import tilelink
 from tests import two_processes
+from tests.nn.against_whole import close, drawn, refused
+from tests.nn.plan_checks import check_plans
 from tilelink.nn import (
     ColwiseParallel,
     ParallelAttention,
@@ -76,18 +78,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def drawn(make: Callable[[], Any]) -> Any:
-    torch.manual_seed(0)
-    return make()
-
-
 def tokens(seed: int) -> Tensor:
     return torch.randint(1, 63, (2, 12), generator=torch.Generator().manual_seed(seed))
-
-
-def close(got: Tensor, want: Tensor, what: str = "") -> None:
-    got = got.full_tensor() if isinstance(got, DTensor) else got
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=lambda said: f"{what}: {said}")
 
 
 def check_transformers(name: str, steps: int) -> None:
@@ -608,18 +600,6 @@ def check_sharded(rank: int, folder: Path) -> None:
         close(b, a, key)
 
 
-def refused(model: nn.Module, plan: Any, mesh: DeviceMesh) -> str:
-    """What is said; the model is as it was."""
-    before = [(m, type(m), dict(m._parameters), [*m.__dict__]) for m in model.modules()]
-    with pytest.raises(tilelink.TilelinkError) as caught:
-        parallelize(model, plan, mesh)
-    for module, kind, parameters, names in before:
-        assert type(module) is kind
-        assert all(module._parameters[n] is p for n, p in parameters.items())
-        assert [*module.__dict__] == names
-    return str(caught.value)
-
-
 def check_refusals(mesh: DeviceMesh) -> None:
     odd: dict[str, Any] = {"0.up": ColwiseParallel(), "0.dwn": RowwiseParallel()}
     model = nn.Sequential(drawn(Block))
@@ -698,6 +678,7 @@ def main(rank: int, folder: Path) -> None:
     check_embedding(rank, mesh)
     check_odd_modules(mesh)
     check_readers(mesh)
+    check_plans(rank, mesh)
     check_uneven_dtensors(rank, mesh)
     check_tangents(mesh)
     compiled = native.load(native.built())

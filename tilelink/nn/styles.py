@@ -26,6 +26,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from tilelink.errors import TilelinkError
 from tilelink.nn import functional as F
 from tilelink.nn import native, split_embedding, split_linear
+from tilelink.nn.broadcast import from_source
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
 from tilelink.nn.local import local, own
@@ -324,7 +325,7 @@ class SequenceParallel(torchs.SequenceParallel):
             return super()._apply(module, device_mesh)
         placement = self.sequence_sharding[0]
         split = Split(device_mesh, group_name(device_mesh), placement, placement, self.use_local_output)
-        return _hold_alike(module, LocalRows, split, summed=True)
+        return _hold_alike(module, LocalRows, split, self.src_data_rank, summed=True)
 
 
 class ReplicatedParallel(torchs.ParallelStyle):
@@ -340,7 +341,7 @@ class ReplicatedParallel(torchs.ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         split = Split(device_mesh, group_name(device_mesh), Replicate(), Replicate())
-        return _hold_alike(module, Local, split, summed=self.summed)
+        return _hold_alike(module, Local, split, self.src_data_rank, summed=self.summed)
 
 
 class _Waited(torch.autograd.Function):
@@ -381,11 +382,13 @@ def become(module: nn.Module, kind: type[nn.Module], split: Split) -> nn.Module:
     return module
 
 
-def _hold_alike(module: nn.Module, kind: type[Local], split: Split, *, summed: bool) -> nn.Module:
+def _hold_alike(module: nn.Module, kind: type[Local], split: Split, source: int | None, *, summed: bool) -> nn.Module:
+    """Every rank holds the parameters that `source` has; None: those that it has itself."""
     alike: dict[nn.Parameter, nn.Parameter] = {}
     for each in module.modules() if kind.recurse else (module,):
         for name, parameter in list(each.named_parameters(recurse=False, remove_duplicate=False)):
             if parameter not in alike:
+                from_source([parameter], split.mesh, source)
                 whole = DTensor.from_local(parameter.detach(), split.mesh, (Replicate(),), run_check=False)
                 alike[parameter] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
             each.register_parameter(name, alike[parameter])

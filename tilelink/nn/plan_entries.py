@@ -1,0 +1,165 @@
+"""What the names of a plan stand for, and whether each module can be split as the plan says: before anything is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ParallelStyle
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from tilelink.nn.broadcast import from_source
+from tilelink.nn.linear import require_even
+from tilelink.nn.plan_errors import made_of, misfit
+from tilelink.nn.styles import (
+    ColwiseParallel,
+    Local,
+    ReplicatedParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    SplitModule,
+)
+
+STYLES: dict[str, ParallelStyle] = {
+    "colwise": ColwiseParallel(),
+    "colwise_gather_output": ColwiseParallel(output_layouts=Replicate()),
+    "colwise_rep": ColwiseParallel(output_layouts=Replicate()),
+    "embedding_rowwise": RowwiseParallel(input_layouts=Replicate()),
+    "replicate": ReplicatedParallel(summed=False),
+    "replicated_with_grad_allreduce": ReplicatedParallel(),
+    "rowwise": RowwiseParallel(),
+    "rowwise_rep": RowwiseParallel(input_layouts=Replicate()),
+    "rowwise_split_input": RowwiseParallel(input_layouts=Replicate()),
+    "sequence_parallel": SequenceParallel(use_local_output=True),
+}
+"""What transformers' names for styles of modules mean here; all other names mean what they mean there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A module, or one of its parameters, and how it is split."""
+
+    name: str
+    module: nn.Module
+    parameter: str | None
+    style: Any
+
+    def check(self, model: nn.Module, mesh: DeviceMesh) -> None:
+        """Raises TL241, TL232 where it cannot be."""
+        own = dict(self.module.named_parameters(recurse=False))
+        if any(isinstance(p, DTensor) for p in own.values()):
+            raise misfit(f"{self.name} is split already", "its parameters are DTensors", "parallelize a model once")
+        if self.parameter is not None or not isinstance(self.style, ColwiseParallel | RowwiseParallel):
+            return
+        if not isinstance(self.module, nn.Linear | nn.Embedding):
+            raise misfit(
+                f"{self.name} is {type(self.module).__name__}, and {type(self.style).__name__} splits linear layers",
+                "its output or input features are what each rank has a part of",
+                "name the linear layers inside it",
+            )
+        if is_parametrized(self.module):
+            raise made_of(
+                self.name, "split the model first, or call torch.nn.utils.parametrize.remove_parametrizations"
+            )
+        require_own(self.name, self.module)
+        if not isinstance(self.module, nn.Linear):
+            return
+        columns = isinstance(self.style, ColwiseParallel)
+        which = "out_features" if columns else "in_features"
+        features, ranks = getattr(self.module, which), mesh.size()
+        require_even(f"{self.name}.{which}", features, ranks)
+        width = getattr(model.get_submodule(self.name.rpartition(".")[0]), "head_dim", None)
+        if isinstance(width, int) and features % width == 0:
+            require_even(f"{self.name}: heads", features // width, ranks)
+
+    def apply(self, mesh: DeviceMesh, src_data_rank: int | None) -> None:
+        if isinstance(self.style, ParallelStyle):
+            self.style.src_data_rank = src_data_rank
+            self.style._apply(self.module, mesh)
+            if isinstance(self.module, (SplitModule, Local)):
+                self.module.split = replace(self.module.split, name=self.name)
+        elif self.parameter is None:
+            self.style.install_forward(self.module, mesh)
+        else:
+            # transformers' take each rank's part of its own
+            from_source([self.module.get_parameter(self.parameter)], mesh, src_data_rank)
+            self.style.shard_param(self.module, self.parameter, mesh)
+
+
+def entries_of(model: nn.Module, plan: Mapping[str, Any], whole: bool) -> Iterator[Entry]:
+    """What each name of a plan stands for; `whole`: each stands for something."""
+    modules = dict(model.named_modules())
+    named: dict[str, tuple[nn.Module, str | None]] = {name: (module, None) for name, module in modules.items()}
+    for name, _ in model.named_parameters():
+        holder, _, own = name.rpartition(".")
+        named[name] = (modules[holder], own)
+    stands = {pattern: [name for name in named if _matches(name, pattern)] for pattern in plan}
+    explicit = {name for names in stands.values() for name in names}
+    for pattern, style in plan.items():
+        found = stands[pattern]
+        if not found and whole:
+            near = get_close_matches(pattern, [name for name in modules if name], 1, 0.4)
+            raise misfit(
+                f"the plan names {pattern!r}, and {type(model).__name__} has no such module",
+                "a name is a module's path, each part of which may be a pattern",
+                f"it has {near[0]}" if near else "look at model.named_modules()",
+            )
+        for name in found:
+            module, parameter = named[name]
+            chosen = _style(pattern, style, parameter)
+            if parameter is None and not isinstance(chosen, ParallelStyle):
+                # transformers' are applied to each parameter, then to the module
+                own = [each for each, _ in module.named_parameters(recurse=False)]
+                yield from (Entry(f"{name}.{p}", module, p, chosen) for p in own if f"{name}.{p}" not in explicit)
+            yield Entry(name, module, parameter, chosen)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _style(pattern: str, style: Any, parameter: str | None) -> Any:
+    if isinstance(style, ParallelStyle) and parameter is None:
+        return style
+    if isinstance(style, str) and style in STYLES and parameter is None:
+        return STYLES[style]
+    theirs: Any = None
+    if "transformers" in sys.modules:
+        from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
+
+        theirs = ALL_PARALLEL_STYLES
+    if isinstance(style, str) and theirs is not None and style in theirs:
+        return theirs[style]
+    raise misfit(
+        f"the plan splits {pattern!r} by {style!r}, which is no style of a {'module' if parameter is None else 'parameter'}",
+        "styles are those of torch.distributed.tensor.parallel and tilelink.nn, or transformers' names",
+        f"of modules these are {', '.join(STYLES)}",
+    )
+
+
+def require_apart(entries: list[Entry]) -> None:
+    seen: set[tuple[nn.Module, str | None]] = set()
+    for entry in entries:
+        if (entry.module, entry.parameter) in seen:
+            raise misfit(f"two names of the plan stand for {entry.name}", "a module is split once", "remove one")
+        seen.add((entry.module, entry.parameter))
+
+
+def require_own(name: str, module: nn.Module) -> None:
+    """Raises TL241 where a hook in front of each call makes a parameter of DTensors and plain tensors."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm | SpectralNorm | BasePruningMethod):
+            raise made_of(
+                name, "remove it by torch.nn.utils.prune.remove, remove_weight_norm or remove_spectral_norm before"
+            )
