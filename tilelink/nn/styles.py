@@ -186,6 +186,18 @@ def _as(split: Split, bias: torch.Tensor) -> torch.Tensor:
     return mine.to_local() if split.local else mine
 
 
+class Turn:
+    """One call of a module at a time, whose copies have one of their own."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+    def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
+        return Turn, ()
+
+
 class Local:
     """A module whose parameters are DTensors that all ranks hold alike: its own `forward` gets plain tensors."""
 
@@ -194,13 +206,13 @@ class Local:
     """Whether ranks apply it to different activations: then the gradients of its parameters are summed."""
     recurse: ClassVar[bool] = False
     """Whether parameters of the modules inside count as its own."""
-    _one_at_a_time: ClassVar[Any] = RLock()
+    turn: Turn
     """While a module has this rank's tensors for parameters, another thread would take them for its own."""
 
     def forward(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return self._forward(*args, **given)
-        with self._one_at_a_time:
+        with self.turn.lock:
             return self._forward(*args, **given)
 
     def _forward(self, *args: Any, **given: Any) -> Any:
@@ -393,7 +405,7 @@ def _hold_alike(module: nn.Module, kind: type[Local], split: Split, source: int 
                 alike[parameter] = nn.Parameter(whole, requires_grad=parameter.requires_grad)
             each.register_parameter(name, alike[parameter])
     changed: Any = become(module, _mixed(kind, type(module)), split)
-    changed.summed = summed
+    changed.summed, changed.turn = summed, Turn()
     return module
 
 
