@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import _C, nn
+from torch._C._functorch import peek_interpreter_stack
 
 from tilelink.nn import functional as F
 from tilelink.nn.local import Whole, own
@@ -24,7 +25,7 @@ class _Embedding(torch.autograd.Function):
         ctx.rows = rows = part.shape[0]
         ctx.padding = padding - first if first <= padding < first + rows else -1
         at = ids - first if first else ids
-        # Ids that nobody has are for the first and the last rank to find.
+        # Ids that nobody has are, on GPUs, for the first and the last rank to find.
         others = at < 0 if first else None
         if first + rows < total:
             others = at >= rows if others is None else others | (at >= rows)
@@ -46,6 +47,11 @@ class _Embedding(torch.autograd.Function):
         return None, ctx.whole.gradient(rows), None, None, None, None
 
 
+def _is_readable(ids: torch.Tensor) -> bool:
+    """Whether the host can look at values: nobody traces or transforms what is done with them."""
+    return type(ids) is torch.Tensor and not _C._len_torch_dispatch_stack() and peek_interpreter_stack() is None
+
+
 def embedding(
     ids: torch.Tensor, weight: torch.Tensor, *, first: int, total: int, padding: int | None, group: str
 ) -> torch.Tensor:
@@ -55,5 +61,11 @@ def embedding(
     Raises:
         IndexError: on the CPU, an id that is no row.
     """
-    weight = own(weight, fresh=True) if torch.compiler.is_compiling() else weight
+    if torch.compiler.is_compiling():
+        weight = own(weight, fresh=True)
+    elif ids.device.type == "cpu" and ids.numel() and _is_readable(ids):
+        # All ranks find it, before any of them waits for the others.
+        low, high = ids.aminmax()
+        if low < 0 or high >= total:
+            raise IndexError("index out of range in self")
     return _Embedding.apply(ids, weight, first, total, -1 if padding is None else padding, group)  # pyright: ignore[reportReturnType]
