@@ -1,4 +1,5 @@
 # pyright: reportPrivateUsage=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalMemberAccess=false
 """What `parallelize` does beside splitting, checked by two processes of `style_ranks`: parameters that it replaces, whose values
 count, and plans that it refuses."""
 
@@ -6,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from transformers import ApertusConfig, ApertusForCausalLM
 
 import tilelink
-from tests.nn.against_whole import drawn, refused
+from tests.nn.against_whole import close, drawn, refused
 from tilelink.nn import SequenceParallel, parallelize
 
 Tensor = torch.Tensor
@@ -88,6 +91,81 @@ def check_source(rank: int, mesh: DeviceMesh) -> None:
             assert torch.equal(a, b)
 
 
+def apertus() -> Any:
+    """An activation with parameters is between the layers of each MLP, and outside of its plan."""
+    size = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 16}
+    return ApertusForCausalLM(ApertusConfig(**size, **heads, pad_token_id=0, eos_token_id=15, bos_token_id=1))
+
+
+def check_between(mesh: DeviceMesh) -> None:
+    """Parameters that each rank applies to its part of the activations: their gradients are sums, or nothing is split."""
+
+    def made() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(8, 12), nn.PReLU(), nn.Linear(12, 8), nn.LayerNorm(8))
+
+    plan = {"0": "colwise", "2": "rowwise"}
+    said = refused(made(), plan, mesh)
+    assert said.startswith(
+        "TL241: 1.weight is outside of the plan, beside layers that split activations for one another"
+    )
+    assert "add '1': \"replicated_with_grad_allreduce\" if" in said
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    ids = torch.arange(1, 13).view(2, 6)
+    cases: list[tuple[Callable[[], Any], Any, Callable[[Any], Tensor]]] = [
+        (made, plan | {"1": "replicated_with_grad_allreduce"}, lambda model: model(x).pow(3).sum()),
+        (apertus, None, lambda model: model(ids, labels=ids).loss),
+    ]
+    for make, how, loss in cases:
+        whole, split = drawn(make), parallelize(drawn(make), how, mesh)
+        for each in (whole, split):
+            loss(each).backward()
+        for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
+            close(b.grad, a.grad, key)
+            if a.numel() == 1:
+                torch.testing.assert_close(b.grad.full_tensor(), a.grad, rtol=1e-4, atol=0, msg=key)
+    parallelize(made(), plan | {"1": "replicate"}, mesh)
+
+
+class Threaded(nn.Module):
+    """One with a parameter of its own, which calls the modules inside from another thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.norm, self.out = nn.Parameter(torch.ones(8)), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        thread = Thread(target=lambda: found.append(self.norm(x)), daemon=True)
+        thread.start()
+        thread.join(20)
+        return self.out(found[0] * self.gain)
+
+
+def check_threaded(mesh: DeviceMesh) -> None:
+    """A call inside a call comes through, in a copy as well."""
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    split = parallelize(drawn(Threaded), {"out": "colwise_rep"}, mesh)
+    for each in (split, deepcopy(split)):
+        close(each(x), drawn(Threaded)(x))
+    turns = [each.get_submodule("norm").turn for each in (split, deepcopy(split))]
+    assert turns[0] is not turns[1]
+
+
+def check_ids(mesh: DeviceMesh) -> None:
+    """An id that is no row is an error on all ranks, and the next call is paired with its own."""
+    whole = drawn(lambda: nn.Embedding(8, 4))
+    split = parallelize(drawn(lambda: nn.Embedding(8, 4)), {"": "embedding_rowwise"}, mesh)
+    for wrong in (8, -1):
+        with pytest.raises(IndexError, match="index out of range in self"), torch.autocast("cpu", torch.bfloat16):
+            split(torch.tensor([1, wrong]))
+    close(split(torch.arange(8)), whole(torch.arange(8)))
+    assert split(torch.arange(0)).shape == (0, 4)
+
+
 def check_plans(rank: int, mesh: DeviceMesh) -> None:
     check_replaced(mesh)
     check_source(rank, mesh)
+    check_between(mesh)
+    check_threaded(mesh)
+    check_ids(mesh)

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from tilelink.errors import TilelinkError
+from tilelink.nn.between import summed_between
 from tilelink.nn.broadcast import from_source
 from tilelink.nn.groups import group_name
 from tilelink.nn.plan_entries import Entry, entries_of, require_apart, require_own
@@ -66,6 +67,7 @@ def parallelize(
     entries = [*entries_of(model, given, whole)]
     require_apart(entries)
     require_bare(model)
+    entries += summed_between(model, entries, not whole)
     for entry in entries:
         entry.check(model, mesh)
     kept = [Kept.of(name, module) for name, module in model.named_modules()]

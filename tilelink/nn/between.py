@@ -1,0 +1,71 @@
+"""Modules outside of a plan that stand between a layer whose result is split and one whose argument is.
+
+Each rank applies such a module to its part of the activations, so that each has a part of the gradient of its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+from tilelink.nn.plan_entries import STYLES, Entry
+from tilelink.nn.plan_errors import misfit
+from tilelink.nn.styles import READ
+
+
+def summed_between(model: nn.Module, entries: list[Entry], own_plan: bool) -> list[Entry]:
+    """Entries for such modules, where the plan is the model's own.
+
+    Args:
+        own_plan: the plan is the model's own, which its user did not write. In those of transformers such modules are norms of
+            heads and activations with parameters, and what they get is split: their gradients are summed.
+
+    Raises:
+        TilelinkError: TL241, there is one, and the plan is the user's, who can say on what it is applied.
+    """
+    planned = {entry.module for entry in entries}
+    found = [
+        (f"{name}.{child}" if name else child, module)
+        for name, parent in model.named_modules()
+        for child, module in _between(parent, entries, planned)
+    ]
+    if found and not own_plan:
+        name, module = found[0]
+        own = next(own for own, _ in module.named_parameters(recurse=False))
+        raise misfit(
+            f"{name}.{own} is outside of the plan, beside layers that split activations for one another",
+            "what a rank applies it to may be a part of the activations, and then the gradient that it has is a part as well",
+            f'add {name!r}: "replicated_with_grad_allreduce" if it is applied to split activations, else "replicate"',
+        )
+    return [Entry(name, module, None, STYLES["replicated_with_grad_allreduce"]) for name, module in found]
+
+
+def _between(parent: nn.Module, entries: list[Entry], planned: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Children that a split layer's result may go through on its way to another, by their parameters' shapes."""
+    children = dict(parent.named_children())
+    linear = {child: module for child, module in children.items() if isinstance(module, nn.Linear)}
+    styles = {entry.module: entry.style for entry in entries if entry.parameter is None}
+    split = [(module, styles[module]) for module in linear.values() if module in styles]
+    if not (any(_splits(style) for _, style in split) and any(_takes_split(style) for _, style in split)):
+        return
+    # Of activations that every rank has whole.
+    widths = {module.in_features for module in linear.values() if not _takes_split(styles.get(module))}
+    widths |= {module.out_features for module in linear.values() if not _splits(styles.get(module))}
+    for child, module in children.items():
+        own = list(module.parameters(recurse=False))
+        if module in planned or isinstance(module, READ):
+            continue
+        if own and not any(p.dim() and p.shape[-1] in widths for p in own):
+            yield child, module
+
+
+def _splits(style: object) -> bool:
+    """Whether results of a linear layer are local parts along their last axis."""
+    return isinstance(style, ColwiseParallel) and style.use_local_output and style.output_layouts[0] == Shard(-1)
+
+
+def _takes_split(style: object) -> bool:
+    return isinstance(style, RowwiseParallel) and style.input_layouts[0] == Shard(-1)
