@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from itertools import chain
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeGuard
@@ -77,9 +78,10 @@ class Split:
         otherwise. Raises TL250, not split."""
         if not isinstance(weight, DTensor):
             if weight.shape[axis] == whole and self.mesh.size() > 1:
+                what = "bias" if weight.dim() == 1 else "weight"
                 raise TilelinkError(
                     "TL250",
-                    f"a weight of {whole} by axis {axis} is whole, and the module takes 1/{self.mesh.size()} of it",
+                    f"a {what} of {whole} by axis {axis} is whole, and the module takes 1/{self.mesh.size()} of it",
                     why="it was replaced after the model was split, as by load_state_dict(…, assign=True) of an unsplit model's",
                     hint="load by torch.distributed.checkpoint.state_dict.set_model_state_dict, with full_state_dict=True",
                 )
@@ -125,7 +127,8 @@ class ColumnLinear(SplitModule, nn.Linear):
     """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        split, weight, bias = self.split, self.split.part(self.weight, 0, self.out_features), self.bias
+        split, weight = self.split, self.split.part(self.weight, 0, self.out_features)
+        bias = None if self.bias is None else split.part(self.bias, 0, self.out_features)
         placement = split.placement(input)
         if _is_shard(placement) and placement.dim % input.dim() != input.dim() - 1:
             ranks = split.mesh.size()
@@ -279,13 +282,22 @@ class LocalRows(Local):
     recurse = True
 
     def forward(self, *args: Any, **given: Any) -> Any:
-        x, *others = args
+        name = "" if args else next(iter(signature(super(Local, self).forward).parameters))  # pyright: ignore[reportAttributeAccessIssue]
+        x, *others = args or (given.pop(name),)
         length = None
         if isinstance(x, DTensor):
             self.split.placement(x)
             length = x.shape[self.split.given.dim] if _is_shard(self.split.given) else None
             x = x.redistribute(placements=(self.split.given,)).to_local()
-        return self.split.result(super().forward(x, *others, **given), self.split.made, length)
+        found = super().forward(*others, **{name: x}, **given) if name else super().forward(x, *others, **given)
+        if isinstance(found, (tuple, list)):
+            # each of them of these positions
+            made = (self._result(each, length) for each in found)  # pyright: ignore[reportUnknownVariableType]
+            return tuple(made) if isinstance(found, tuple) else [*made]
+        return self._result(found, length)
+
+    def _result(self, found: Any, length: int | None) -> Any:
+        return self.split.result(found, self.split.made, length) if isinstance(found, torch.Tensor) else found
 
 
 class ColwiseParallel(torchs.ColwiseParallel):
