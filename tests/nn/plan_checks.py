@@ -163,9 +163,76 @@ def check_ids(mesh: DeviceMesh) -> None:
     assert split(torch.arange(0)).shape == (0, 4)
 
 
+class Normed(nn.Embedding):
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.norm(super().forward(input))
+
+
+def check_misfits(mesh: DeviceMesh) -> None:
+    """Plans whose modules could not be called: nothing is replaced."""
+
+    def of(module: nn.Module) -> nn.Module:
+        return nn.Sequential(module, nn.Linear(8, 8))
+
+    own = "TL241: the plan splits 0 by '{}', and it has parameters of its own: weight"
+    styles = ("mla_kv_a_proj", "all_reduce", "packed_rowwise", "moe_identity_expert")
+    cases: list[tuple[nn.Module, dict[str, Any], str]] = [
+        *((nn.Linear(8, 8), {"0": style}, own.format(style)) for style in styles),
+        (nn.Linear(8, 8), {"0": "embedding_colwise"}, "TL241: 0 is Linear, and 'embedding_colwise' splits Embedding"),
+        (nn.LayerNorm(8), {"0": "packed_colwise"}, "TL241: 0 is LayerNorm, and 'packed_colwise' splits Linear"),
+        (nn.Linear(8, 8), {"0.weight": "colwise"}, "TL241: the plan splits the parameter 0.weight, and not the module"),
+        (nn.LazyLinear(8), {"1": "colwise"}, "TL241: 0.weight has no size yet"),
+        (Normed(), {"0": "embedding_rowwise"}, "TL241: 0 has norm.weight inside, and RowwiseParallel splits its own"),
+        (of(nn.Linear(8, 8)), {"0": SequenceParallel(), "0.1": "colwise"}, "TL241: 0.1 is inside of 0, and the plan"),
+    ]
+    for module, plan, said in cases:
+        assert refused(of(module), plan, mesh).startswith(said)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    model = parallelize(drawn(lambda: of(nn.Linear(8, 8))), {"0": "replicate"}, mesh)
+    close(model(x), drawn(lambda: of(nn.Linear(8, 8)))(x))
+
+
+class Twice(nn.Module):
+    """One module by two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Sequential(nn.Linear(8, 8))
+        self.b = self.a
+
+
+class Pair(nn.LayerNorm):
+    def forward(self, input: Tensor) -> Any:
+        return super().forward(input), input, None
+
+
+def check_calls(rank: int, mesh: DeviceMesh) -> None:
+    """Second names of modules, a bias that is whole, and norms that are called by keyword, or give tuples."""
+    model: Any = parallelize(Twice(), {"b.0": "colwise"}, mesh)
+    assert model.a[0].split.name == "a.0"
+    model.load_state_dict({"a.0.bias": torch.zeros(8), "b.0.bias": torch.zeros(8)}, strict=False, assign=True)
+    x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(3))
+    with pytest.raises(tilelink.TilelinkError, match="TL250: a bias of 8 by axis 0 is whole, and the module takes 1/2"):
+        model.a(x)
+    mine = x.chunk(2, 1)[rank]
+    norm: Any = parallelize(nn.Sequential(nn.LayerNorm(8)), {"0": SequenceParallel()}, mesh)
+    close(norm[0](input=mine), nn.LayerNorm(8)(x))
+    pair: Any = parallelize(nn.Sequential(Pair(8)), {"0": SequenceParallel()}, mesh)
+    first, second, none = pair(mine)
+    close(first, nn.LayerNorm(8)(x))
+    close(second, x)
+    assert none is None
+
+
 def check_plans(rank: int, mesh: DeviceMesh) -> None:
     check_replaced(mesh)
     check_source(rank, mesh)
     check_between(mesh)
     check_threaded(mesh)
     check_ids(mesh)
+    check_misfits(mesh)
+    check_calls(rank, mesh)

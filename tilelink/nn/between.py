@@ -40,7 +40,8 @@ def summed_between(model: nn.Module, entries: list[Entry], own_plan: bool) -> li
             "what a rank applies it to may be a part of the activations, and then the gradient that it has is a part as well",
             f'add {name!r}: "replicated_with_grad_allreduce" if it is applied to split activations, else "replicate"',
         )
-    return [Entry(name, module, None, STYLES["replicated_with_grad_allreduce"]) for name, module in found]
+    summed = "replicated_with_grad_allreduce"
+    return [Entry(name, module, None, STYLES[summed], summed) for name, module in found]
 
 
 def _between(parent: nn.Module, entries: list[Entry], planned: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.distributed.tensor.parallel import SequenceParallel as WholeModules
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -53,6 +54,8 @@ class Entry:
     module: nn.Module
     parameter: str | None
     style: Any
+    said: str
+    """The style as the plan has it, for errors and to tell transformers' apart."""
 
     def check(self, model: nn.Module, mesh: DeviceMesh) -> None:
         """Raises TL241, TL232 where it cannot be."""
@@ -72,6 +75,13 @@ class Entry:
                 self.name, "split the model first, or call torch.nn.utils.parametrize.remove_parametrizations"
             )
         require_own(self.name, self.module)
+        inner = next((name for name, p in self.module.named_parameters() if name not in own), None)
+        if inner is not None:
+            raise misfit(
+                f"{self.name} has {inner} inside, and {type(self.style).__name__} splits its own weight",
+                "what a rank makes of its part is no activation that modules inside can be applied to",
+                "leave it out of the plan",
+            )
         if not isinstance(self.module, nn.Linear):
             return
         columns = isinstance(self.style, ColwiseParallel)
@@ -103,7 +113,11 @@ def entries_of(model: nn.Module, plan: Mapping[str, Any], whole: bool) -> Iterat
     for name, _ in model.named_parameters():
         holder, _, own = name.rpartition(".")
         named[name] = (modules[holder], own)
-    stands = {pattern: [name for name in named if _matches(name, pattern)] for pattern in plan}
+    # A module that is in several places is known by the first.
+    first = {module: name for name, module in modules.items()}
+    places = {name: first[module] for name, module in model.named_modules(remove_duplicate=False)}
+    places |= {name: name for name in named}
+    stands = {p: list(dict.fromkeys(first for name, first in places.items() if _matches(name, p))) for p in plan}
     explicit = {name for names in stands.values() for name in names}
     for pattern, style in plan.items():
         found = stands[pattern]
@@ -120,8 +134,10 @@ def entries_of(model: nn.Module, plan: Mapping[str, Any], whole: bool) -> Iterat
             if parameter is None and not isinstance(chosen, ParallelStyle):
                 # transformers' are applied to each parameter, then to the module
                 own = [each for each, _ in module.named_parameters(recurse=False)]
-                yield from (Entry(f"{name}.{p}", module, p, chosen) for p in own if f"{name}.{p}" not in explicit)
-            yield Entry(name, module, parameter, chosen)
+                own = [each for each in own if f"{name}.{each}" not in explicit]
+                _require_kind(name, module, str(style), own)
+                yield from (Entry(f"{name}.{each}", module, each, chosen, str(style)) for each in own)
+            yield Entry(name, module, parameter, chosen, str(style))
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -146,6 +162,55 @@ def _style(pattern: str, style: Any, parameter: str | None) -> Any:
         "styles are those of torch.distributed.tensor.parallel and tilelink.nn, or transformers' names",
         f"of modules these are {', '.join(STYLES)}",
     )
+
+
+KINDS: dict[str, type[nn.Module]] = {"embedding_colwise": nn.Embedding, "packed_colwise": nn.Linear}
+"""Of transformers' styles, which kind of module each splits."""
+WITHOUT = ("all_reduce", "mla_kv_a_proj", "moe_identity_expert", "packed_rowwise")
+"""Those that call a module with its own parameters as they are: here these are DTensors, and arguments are not."""
+
+
+def _require_kind(name: str, module: nn.Module, style: str, own: list[str]) -> None:
+    """Raises TL241 where one of transformers' styles is not for such a module, of which it would split `own`."""
+    kind = KINDS.get(style)
+    if kind is not None and not isinstance(module, kind):
+        raise misfit(
+            f"{name} is {type(module).__name__}, and {style!r} splits {kind.__name__}",
+            "each rank has a part of its weight, by an axis that other modules do not have",
+            "name the layers inside it, or choose another style",
+        )
+    if style in WITHOUT and own:
+        raise misfit(
+            f"the plan splits {name} by {style!r}, and it has parameters of its own: {own[0]}",
+            "they become DTensors, and the style calls the module with plain tensors",
+            f"of modules styles are {', '.join(STYLES)}",
+        )
+
+
+def require_called(entries: list[Entry]) -> None:
+    """Raises TL241 where a parameter is split, and nothing says how its module is called, or a module inside another that is
+    split as a whole."""
+    called = {
+        entry.module for entry in entries if entry.parameter is None and not isinstance(entry.style, ParallelStyle)
+    }
+    for entry in entries:
+        if entry.parameter is not None and entry.module not in called and entry.said != "replicate":
+            raise misfit(
+                f"the plan splits the parameter {entry.name}, and not the module that has it",
+                "a module with a part of a parameter is called in another way, which its style says",
+                f"name the module: {entry.name.rpartition('.')[0]!r}",
+            )
+    for outer in entries:
+        if not isinstance(outer.style, WholeModules):
+            continue
+        inside = {module for module in outer.module.modules() if module is not outer.module}
+        for entry in entries:
+            if entry.module in inside:
+                raise misfit(
+                    f"{entry.name} is inside of {outer.name or 'the model'}, and the plan names both",
+                    f"{type(outer.style).__name__} holds all parameters inside of a module alike",
+                    f"leave out {entry.name}, or name the other modules inside of {outer.name or 'the model'} one by one",
+                )
 
 
 def require_apart(entries: list[Entry]) -> None:

@@ -15,10 +15,10 @@ from tilelink.errors import TilelinkError
 from tilelink.nn.between import summed_between
 from tilelink.nn.broadcast import from_source
 from tilelink.nn.groups import group_name
-from tilelink.nn.plan_entries import Entry, entries_of, require_apart, require_own
+from tilelink.nn.plan_entries import STYLES, Entry, entries_of, require_apart, require_called, require_own
 from tilelink.nn.plan_errors import misfit
 from tilelink.nn.replaced import Kept, hand_over, require_bare, tie
-from tilelink.nn.styles import READ, ReplicatedParallel
+from tilelink.nn.styles import READ
 
 
 def parallelize(
@@ -66,6 +66,7 @@ def parallelize(
     mesh = _usable(mesh, model)
     entries = [*entries_of(model, given, whole)]
     require_apart(entries)
+    require_called(entries)
     require_bare(model)
     entries += summed_between(model, entries, not whole)
     for entry in entries:
@@ -115,7 +116,7 @@ def _replicate_others(model: nn.Module, mesh: DeviceMesh, src_data_rank: int | N
             continue
         if own or any(not isinstance(p, DTensor) for p in inner):
             require_own(name, module)
-            Entry(name, module, None, ReplicatedParallel(summed=False)).apply(mesh, src_data_rank)
+            Entry(name, module, None, STYLES["replicate"], "replicate").apply(mesh, src_data_rank)
 
 
 def _no_mesh(text: str, hint: str) -> TilelinkError:
