@@ -86,6 +86,8 @@ NOTHING = {
 ZEROS, LOW, POSITIONS = ("zero", "least", "filled"), ("least", *BELOW), ("position", "inner")
 INDICES = (*POSITIONS, "turned")
 """What is no element of the axis past its end."""
+KEPT = {"cumsum": ("said", "lowest"), "cumprod": ("said", *ZEROS), "associative_scan": ("said",)}
+"""What past an end stays what it is, as infinite numbers do."""
 LARGE = 1e20
 """A number that stands for infinity."""
 OTHERS = frozenset({"arange", "expand_dims", "broadcast_to", "cdiv", "device_print"})
@@ -421,7 +423,7 @@ def of_call(call: Called) -> Lanes:
     if name in MOVES and args:
         return _moved(args)
     if not name:  # a helper of the user's, which makes of zeros what it likes
-        return changed(elementwise("", *blocks), **dict.fromkeys((*ZEROS, "again", "low"), "made")) if blocks else ()
+        return elementwise("", *blocks) if blocks else ()
     return ()
 
 
@@ -482,11 +484,13 @@ def _scanned(call: Called) -> Lanes:
     harmless = ("said", *ZEROS) if call.name == "cumsum" else ("said", "filled")
     if backwards and isinstance(lane, Lane) and lane.holds not in harmless:
         _refuse(call, lane)
+    kept = (*KEPT[call.name], "infinite")
+    made = changed(lanes, **{held: "made" for held in get_args(Holds) if held not in kept})
+    if call.name != "cumsum":  # of what lies past the end of another axis, too
+        lanes = made
     if backwards or not isinstance(lane, Lane):
         return changed(lanes, least="zero")
-    sums = call.name != "cumprod" and lane.holds != "said"
-    made = dict.fromkeys((*ZEROS, "again", "low"), "made") if sums else {}
-    return tuple(changed((e,), **made)[0] if e == lane else e for e in lanes)
+    return tuple(made[k] if k == axis % len(lanes) else e for k, e in enumerate(lanes))
 
 
 def _product(call: Called) -> Lanes:
