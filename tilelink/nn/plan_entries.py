@@ -214,6 +214,7 @@ def require_called(entries: list[Entry]) -> None:
 
 
 def require_apart(entries: list[Entry]) -> None:
+    """Raises TL241 where a module, or a parameter, would be split twice."""
     seen: set[tuple[nn.Module, str | None]] = set()
     for entry in entries:
         if (entry.module, entry.parameter) in seen:
