@@ -19,6 +19,7 @@ m = tl.tile_id(out)
 x = tl.tile_load(a, m)
 said = tl.tile_load(a, m, other=-1.0)
 filled = tl.tile_load(a, m, other=0.0)
+lost = tl.tile_load(a, m, other=float("-inf"))
 length = said.shape[1]
 count, columns = said.shape
 w = tl.tile_load(b)
@@ -94,7 +95,26 @@ CHANGED = [
     "tl.max(x.reshape(16, 8), 0)",
     "tl.max(tl.view(x, (8, 16)), 1)",
     "tl.max(tl.ravel(x), 0) + mean",
-    "tl.sum(tl.flip(x, 1), 1)",
+    "tl.flip(mean, 0)",
+    "tl.max(tl.abs(x) * mean[:, None], 1)",  # which may be negative
+    "tl.sum(tl.reshape(x, (8, 16)), 1)",
+    "tl.sum(tl.where(tl.tile_mask(a, m), wave(x), 0.0), 1)",  # of rows
+    "tl.max(tl.maximum(said, 2 * x), 1)",
+    "tl.sum(1.0 - (k < tl.size(a, 1))[None, :].to(tl.float32) + x, 1)",
+    "tl.sum(tl.softmax(lost, 1) * tl.log(tl.softmax(lost, 1)), 1)",
+    "tl.sum(tl.softmax(lost, 1) - 1.0 / tl.size(a, 1), 1)",
+    "tl.sum(x, 1) + x.shape[1] * mean",
+    "tl.sum(x, 1) + tl.full(mean.shape, x.shape[1], tl.float32)",
+    "tl.sum(x * tl.log(1.0 - tl.exp(x)), 1)",
+    "tl.sum(tl.rand(3, k), 0) + mean",
+    "tl.max(tl.cat(row, row, can_reorder=True), 0) + mean",
+    "tl.max(tl.gather(x, tl.zeros(x.shape, tl.int32) + 7, 1), 1)",
+    "greatest(x)",
+    "greatest(x) if tl.size(a, 0) > 2 else mean",
+    "tl.sum((tl.exp(x) if tl.size(a, 0) > 2 else x, x)[0], 1)",
+    "tl.swizzle2d(x, x, 2, 2, 2)[0]",
+    "mean * (1 if tl.max(tl.max(x, 1), 0) > -0.5 else 2)",
+    "mean + tl.max(tl.sum(x, 1) - tl.max(tl.abs(x) - 1.0, 1), 0)",
     "tl.max(input=x, axis=1)",
     "tl.sum(tl.where(condition=x > 0, x=x, y=1.0), 1)",
     "tl.sum(tl.topk(x, 4), 1)",
@@ -169,11 +189,25 @@ CHANGED = [
     "tl.max(tl.log(tl.abs(x)) * tl.log(tl.abs(x)), 1)",
     "tl.sum(tl.broadcast_to(mean[:, None], x.shape), 1)",
     "tl.max(tl.permute(x[:, None, :], (0, 2, 1)), 1)[:, 0]",
-    "tl.sum(tl.softmax(filled, 1), 1)",
+    "tl.max(tl.softmax(filled, 1), 1)",
     "tl.sum((k[None, :] >= tl.size(a, 1)).to(tl.float32), 1)",
     "tl.sum(tl.where(k[None, :] >= tl.size(a, 1), tl.exp(x), x), 1)",
 ]
 ALIKE = [
+    "tl.sum(tl.flip(x, 1), 1)",
+    "tl.sum(tl.softmax(filled, 1), 1)",
+    "tl.max(x, 1) * 0 + mean",
+    "tl.sum(tl.floor(x / 3.0 + 0.5), 1)",
+    "tl.max(x * x, 1)",
+    "tl.max(tl.maximum(x, 0.0), 1)",
+    "tl.sum(x / (1.0 + tl.exp(-x)), 1)",
+    "tl.sum(tl.where(tl.abs(x) < 1.0, 0.5 * x * x, tl.abs(x) - 0.5), 1)",
+    "tl.max(tl.abs(x) / 3.0, 1)",
+    "tl.sum(tl.softmax(lost, 1), 1)",
+    "tl.max(tl.where(k[None, :] == 0, x, lost), 1)",
+    "tl.reduce(tl.abs(x), 1, larger)",
+    "greatest(said)",
+    "greatest(tl.abs(x))",
     "tl.sum(tl.where(~(k[None, :] < tl.size(a, 1)), x, tl.exp(x)), 1)",
     "tl.sum(x * row, 1)",
     "tl.sum(x + row, 1)",
@@ -198,7 +232,6 @@ ALIKE = [
     "tl.sum(tl.where(k[None, :] < tl.size(a, 1), x - mean[:, None], 0.0), 1)",
     "tl.max(x + tl.where(k < tl.size(a, 1), 0.0, -1e30)[None, :], 1)",
     "tl.max(tl.abs(x) * 2.0, 1)",
-    "tl.max(tl.abs(x) * mean[:, None], 1)",
     "tl.max(tl.abs(x) / 448.0, 1)",
     "tl.max(tl.abs(x) + 1e-6, 1)",
     "tl.max(tl.maximum(tl.abs(x), 1e-6), 1)",
@@ -235,15 +268,14 @@ ALIKE = [
     "tl.sum(((x > 0) & (x < 2)).to(tl.int32), 1).to(tl.float32)",
     "tl.sum(((x > 0) | (x < -2)).to(tl.int32), 1).to(tl.float32)",
     "tl.max(((x > 0) | (x < -2)).to(tl.int32), 1).to(tl.float32)",
-    "tl.sum(tl.reshape(x, (8, 16)), 1)",
-    "tl.max(tl.reshape(said, (8, 16)), 1)",
+    "tl.max(tl.reshape(eight, (eight.shape[0], 2, 4)), 2)[:, 0]",
     "tl.sum(tl.where(k[None, :] % 2 == 0, x, 0.0), 1)",
     "tl.sum(tl.where(k + 1 < tl.size(a, 1), k, 0), 0).to(tl.float32) + mean",
     "tl.sum(tl.where(k[None, :] * 2 < tl.size(a, 1), x - mean[:, None], 0.0), 1)",
     "tl.sum(x * (0.1 * k[None, :]), 1)",
     "tl.reduce(said, 1, larger)",
     "tl.reduce(eight, 1, larger)",
-    "tl.sum(tl.where(tl.tile_mask(a, m), wave(x), 0.0), 1)",
+    "tl.sum(tl.where((k < tl.size(a, 1))[None, :], wave(x), 0.0), 1)",
     "tl.sum(wave(eight), 1)",
     "tl.sum(wave(mean[:, None]) * x, 1)",
     "tl.max(tl.where(k[None, :] <= tl.size(a, 1) - 1, x, -1e30), 1)",
@@ -269,6 +301,11 @@ def larger(a, b):
 @triton.jit
 def wave(x):
     return tl.cos(x)
+
+@triton.jit
+def greatest(x, axis: tl.constexpr = 1):
+    found = tl.max(x, axis)
+    return found
 
 """
 
@@ -297,7 +334,7 @@ def test_what_lies_past_an_edge_does_not_count(expression: str) -> None:
         ("if tl.size(a, 0) > 2:\n    x = -x", False),
         ("if tl.size(a, 0) > 2:\n    x = said\nx = tl.exp(x)", True),
         ("x = tl.exp(said if tl.size(a, 0) > 2 else x)", True),
-        ("x = tl.zeros(x.shape, tl.float32)\nfor _ in range(2):\n    x += said\nx = tl.exp(x)", False),
+        ("x = tl.zeros(x.shape, tl.float32)\nfor _ in range(2):\n    x += said\nx = tl.exp(x)", True),
         ("if tl.size(a, 0) > 2:\n    x = tl.exp(x) * (k < tl.size(a, 1))[None, :]", False),
     ],
 )
@@ -315,12 +352,16 @@ def test_what_paths_make_of_what_lies_past_an_edge(lines: str, changed: bool) ->
     [
         ("tl.tile_store(out, (to, k), x)", True),
         ("tl.tile_push_data(out, (to + 1, k), x)", True),
-        ("tl.tile_store(out, (tl.where(to > 2, to, 0), k), x)", False),
+        ("tl.tile_store(out, (tl.where(to > 2, to, 0), k), x)", True),
+        ("tl.tile_store(out, (tl.tile_load(order, m, other=0), k), x)", True),
+        ("tl.tile_store(out, (m, k), tl.flip(x, 1))", True),
+        ("tl.tile_store(out, (m, k), x.shape[0])", True),
         ("tl.tile_store(out, (tl.where(to > 2, tl.cumsum(to) - 1, -1), k), x)", False),
         ("tl.tile_store(out, (tl.cumsum(to) - 1, k), x)", True),
         ("tl.tile_store(out, (said, k), x)", False),
         ("tl.tile_store(out, (tl.tile_range(a, m), k), x)", False),
-        ("tl.tile_store(out, (to, k), x, mask=tl.tile_mask(a, m)[:, None])", False),
+        ("tl.tile_store(out, (to, k), x, mask=(tl.tile_range(a, m) < tl.size(a, 0))[:, None])", False),
+        ("tl.tile_store(out, (to, k), x, mask=x > -9)", True),
         ("tl.tile_store(out, (m, k), tl.tile_load(a, (to, k)))", False),
     ],
 )

@@ -56,7 +56,7 @@ x = tl.tile_load(a, (m, n), other=0.0)
 who = tl.tile_load(order)
 scalar = 3
 value = {expression}
-tl.tile_store(out, (m, n), value)
+tl.tile_store(out, (m, n), value, mask=False)
 """,
     )
     store = program.body[-1]

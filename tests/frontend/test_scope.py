@@ -160,7 +160,7 @@ def twice(x):
 @triton.jit
 def clamp(x, LOW: lang.constexpr):
     # the upper end
-    low = LOW + 0 * x.shape[0]
+    low = LOW if x.shape[0] > 1 else 0
     return lang.minimum(lang.maximum(twice(x), low), LIMIT)
 
 renamed = clamp
@@ -180,7 +180,7 @@ def test_a_helper_brings_all_it_needs() -> None:
         Helper(
             "clamp",
             "@triton.jit\ndef clamp(x, LOW: tl.constexpr):\n"
-            "    low = LOW + 0 * x.shape[0]\n    return tl.minimum(tl.maximum(twice(x), low), LIMIT)\n",
+            "    low = LOW if x.shape[0] > 1 else 0\n    return tl.minimum(tl.maximum(twice(x), low), LIMIT)\n",
         ),
     )
     assert program.globals == (("LIMIT", 5), ("SCALE", 2.0))

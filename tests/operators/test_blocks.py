@@ -13,7 +13,7 @@ from tests.selection import table
 from tilelink.device import blocks
 
 
-@tilelink.program("e i32, p i32 -> p i32, p i32")
+@tilelink.program("8 i32, p i32 -> p i32, p i32")
 def number(pieces: Any, like: Any, segment: Any, piece: Any, *, each: int) -> None:
     """Which piece of which segment each tile is."""
     p = tl.tile_id(segment)
@@ -22,7 +22,7 @@ def number(pieces: Any, like: Any, segment: Any, piece: Any, *, each: int) -> No
     tl.tile_store(piece, p, k)
 
 
-@tilelink.operator("e i32, p i32 -> p i32, p i32")
+@tilelink.operator("8 i32, p i32 -> p i32, p i32")
 def numbered(pieces: Any, like: Any, *, each: int) -> Any:
     return number(pieces, like, each=each)
 
@@ -31,7 +31,7 @@ def numbered(pieces: Any, like: Any, *, each: int) -> Any:
 def mark(numbers: Any, bits: Any) -> None:
     """A bit for each number that there is."""
     g = tl.tile_id(bits)
-    tl.tile_store(bits, g, blocks.members(tl.ravel(tl.tile_load(numbers, g)), 32))
+    tl.tile_store(bits, g, blocks.members(tl.ravel(tl.tile_load(numbers, g, other=-1)), 32))
 
 
 @tilelink.operator("g P i32 -> g i32")
@@ -47,7 +47,7 @@ def test_the_first_pieces_of_all_segments_come_first(pieces: list[int], each: in
 
     def main() -> None:
         like = torch.zeros(sum(pieces), dtype=torch.int32)
-        segment, piece = numbered(torch.tensor(pieces, dtype=torch.int32), like, each=each)
+        segment, piece = numbered(torch.tensor(pieces + [0] * (8 - len(pieces)), dtype=torch.int32), like, each=each)
         assert list(zip(segment.tolist(), piece.tolist(), strict=True)) == want
 
     tilelink.launch(main, 1)

@@ -121,7 +121,8 @@ def spread(x: Any, to: Any, out: Any) -> None:
 def pile(x: Any, to: Any, out: Any) -> None:
     """Everyone's first row to the first place."""
     t = tl.tile_id(to)
-    tl.tile_push_data(out, tl.tile_range(to, t), tl.tile_load(x, t))
+    rows = tl.tile_range(to, t)
+    tl.tile_push_data(out, tl.where(rows < tl.tile_end(to, t), rows, -1), tl.tile_load(x, t))
     tl.producer_tile_notify(out)
 
 

@@ -14,6 +14,7 @@ from tilelink.frontend.jit import Helpers
 from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.primitives import VOCABULARY
+from tilelink.frontend.rehearsal import Rehearsed, taken_together
 from tilelink.frontend.scope import Scope
 from tilelink.frontend.source import FunctionSource, plain_function, read_source
 from tilelink.frontend.statements import lower_block
@@ -72,6 +73,10 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[Ti
     body = tuple(state.ops)
     _check_signals(body)
     copy_program = _recognise(body)
+    rehearsed = Rehearsed(
+        source, state.scope, state.locals, state.params, constants, signature, state.domain.names, VOCABULARY
+    )
+    together = () if copy_program is not None else taken_together(rehearsed)
     for known, value in helpers.globals.items():
         if not alike(state.globals.setdefault(known, value), value):
             message = f"`{known}` is {state.globals[known]!r} in the program and {value!r} in a helper"
@@ -87,7 +92,7 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[Ti
         copy_program=copy_program,
         helpers=tuple(helpers.copied),
         globals=tuple(sorted(state.globals.items())),
-        together=tuple(dict.fromkeys(state.together)),
+        together=together,
         loc=header,
     )
     return program, (*state.scope.found, *helpers.found)

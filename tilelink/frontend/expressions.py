@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from tilelink.errors import Note
-from tilelink.frontend import edges, primitives, raw
+from tilelink.frontend import primitives, raw
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.refusals import BUILTINS, CONSTRUCTS, ONE_BLOCK, refused
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
@@ -28,7 +28,6 @@ from tilelink.frontend.values import (
     is_asked,
     is_index,
     joined_names,
-    met_values,
     named,
     needed,
     never_negative,
@@ -64,8 +63,6 @@ def _combine(node: ast.expr, parts: Iterable[Value], formula: Formula | None = N
     """What is made of `parts`; their names, and their rank if no other is given."""
     parts = list(parts)
     known: dict[str, Any] = {"rank": common_rank(parts), "names": joined_names(p.names for p in parts)} | more
-    known.setdefault("counts_lanes", known["rank"] == 0 and any(p.counts_lanes for p in parts))
-    known["together"] = joined_names((*(p.together for p in parts), known.get("together", ())))
     return Value(node, positional=all(p.positional for p in parts), formula=formula, **known)
 
 
@@ -182,7 +179,6 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.MatMult, ast.Pow)):
         unsupported(state, node.op, node)
     left, right = lower(state, node.left), lower(state, node.right)
-    edges.check_divisor(state, node, left, right)
     single = left.rank == 0 and right.rank == 0
     if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:
         # A coordinate that is added to a block of values is a number like any other.
@@ -196,9 +192,7 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
     formula = _arithmetic(state, op, left, right) if op else None
     only_if = needed([left, right]) if isinstance(node.op, ast.BitAnd) else None
-    lanes, ends = edges.elementwise(edges.OPERATORS[type(node.op)], left, right), edges.ends_of(op or "", left, right)
-    made = ast.BinOp(left.node, node.op, right.node)
-    return _combine(made, [left, right], formula, only_if=only_if, lanes=lanes, ends=ends)
+    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula, only_if=only_if)
 
 
 def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
@@ -268,19 +262,7 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
         formula = combined("-", Const(-1), operand.formula)
     elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
         formula = bounded(negate(operand.formula))
-    kept = isinstance(node.op, ast.USub | ast.UAdd)
-    becomes = {
-        "least": "zero",
-        "low": "made",
-        "lowest": "infinite",
-        "position": "made",
-        "inner": "made",
-        "turned": "made",
-    }
-    if not kept:
-        becomes = {**dict.fromkeys(("zero", "filled", "least", "low"), "made"), "said": "true", "true": "said"}
-    lanes = edges.changed(operand.lanes, **becomes)
-    return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula, lanes=lanes)
+    return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula)
 
 
 _COMPARISONS: Mapping[type[ast.cmpop], str] = {
@@ -309,8 +291,7 @@ def _compare(state: Lowering, node: ast.Compare) -> Value:
         is_flag = isinstance(left.formula, Sym) and left.formula.name in state.flags
         word = ("==" if isinstance(op, ast.Is) else "!=") if is_flag else None
     formula = combined(word, left.formula, right.formula) if word else None
-    lanes = edges.elementwise(word or "", left, right)
-    return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula, lanes=lanes)
+    return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula)
 
 
 def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
@@ -359,8 +340,7 @@ def chosen(test: Value, body: Value, orelse: Value) -> Value:
     node = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
     wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body, orelse])
-    lanes = met_values(body, orelse)
-    return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped, lanes=lanes)
+    return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped)
 
 
 # ------------------------------------------------------------------------------------------- tuples, attributes, subscripts
@@ -381,12 +361,8 @@ def _attribute(state: Lowering, node: ast.Attribute) -> Value:
     made = _combine(ast.Attribute(value.node, node.attr, ast.Load()), [value])
     if node.attr == "shape":
         # A shape is known to the compiler; no data flows through it.
-        return replace(
-            made, rank=0, positional=True, length=value.rank if value.rank != UNKNOWN else None, lanes=value.lanes
-        )
-    if node.attr == "dtype":
-        return replace(made, rank=0, positional=True)
-    return replace(made, lanes=value.lanes[::-1]) if node.attr == "T" else made
+        return replace(made, rank=0, positional=True, length=value.rank if value.rank != UNKNOWN else None)
+    return replace(made, rank=0, positional=True) if node.attr == "dtype" else made
 
 
 def _attribute_of_tensor(state: Lowering, node: ast.Attribute, tensor: Param) -> NoReturn:
@@ -415,10 +391,10 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     inner: ast.expr = ast.Tuple([v.node for v in lowered], ast.Load()) if len(lowered) > 1 else lowered[0].node
     made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])
     if value.length is not None:
-        chosen = edges.of_entry(value, number_of(lowered[0]) if len(lowered) == 1 else None)
-        return replace(made, **({"rank": value.rank, "counts_lanes": bool(value.lanes)} | chosen))
+        at = number_of(lowered[0]) if len(lowered) == 1 else None
+        parts = value.entries if at is None else value.entries[at:][:1]
+        return replace(made, rank=parts[0].rank if parts else value.rank)
     said = [ast.unparse(e) for e in entries]
-    made = replace(made, lanes=edges.of_subscript(value, said), ends=value.ends)
     if value.rank == 1 and value.formula is not None and sorted(said) == [":", "None"]:
         # A vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block.
         return replace(made, rank=2, formula=column(value.formula) if said[0] == ":" else value.formula)
@@ -490,14 +466,9 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
         _of_blocks(state, node, f"`{name}`", f"write `tl.{name}imum(…)`, or reduce it, `tl.{name}(…, axis)`")
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
-    call = edges.Called(state, node, name or "", [*owner, *args], keywords)
     formula = None if keywords else _formula_of_call(state, name, args)
-    before = len(state.together)
-    lanes = edges.of_call(call)
-    taken = tuple(state.together[before:]) if name in edges.TOGETHER else ()
-    ends = edges.ends_of("min", *args) if name in ("min", "minimum") and len(args) == 2 else ()
-    rank = _rank_of_call(call)
-    return _combine(made, [callee, *everything], formula, rank=rank, lanes=lanes, ends=ends, together=taken)
+    rank = _rank_of_call(name, [*owner, *args], keywords)
+    return _combine(made, [callee, *everything], formula, rank=rank)
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:
@@ -520,19 +491,22 @@ _SHAPED = {"zeros": 0, "full": 0, "reshape": 1, "view": 1, "broadcast_to": 1}
 """Callee to the position of its shape."""
 
 
-def _rank_of_call(call: edges.Called) -> int:
+def _rank_of_call(name: str | None, args: Sequence[Value], keywords: Mapping[str, Value]) -> int:
     """The rank of what a call gives: enough to tell one value from a block of values."""
-    name, args, keywords = call.name, call.args, call.keywords
+
+    def given(word: str, at: int) -> Value | None:
+        return keywords.get(word) or (args[at] if at < len(args) else None)
+
     if name in ("arange", "ravel"):
         return 1
     if name in _SHAPED:
-        shape = call.given("shape", _SHAPED[name])
+        shape = given("shape", _SHAPED[name])
         return (shape.length or UNKNOWN) if shape is not None else UNKNOWN
     first = args[0].rank if args else 0
     if name in _REDUCTIONS:
         if is_asked(keywords.get("keep_dims")):
             return first
-        axis = call.given("axis", 1)
+        axis = given("axis", 1)
         everything = axis is None or constant_of(axis.node) is None
         return 0 if everything else first - 1 if first > 0 else first
     if name in ("expand_dims", "join") and first != UNKNOWN:

@@ -20,7 +20,7 @@ from tilelink.frontend.source import FunctionSource, bound_names
 from tilelink.frontend.values import RANKS, Binding, Environment, Value, Variable, is_index
 from tilelink.frontend.wording import numbered
 from tilelink.ir.formula import Sym
-from tilelink.ir.program import Let, Op, Param, Tile, Together
+from tilelink.ir.program import Let, Op, Param, Tile
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
 """Names that emitted expressions use for themselves."""
@@ -42,8 +42,6 @@ class Lowering:
         bounds: generated names of bounds that are known here.
         conditional: why a load may not be taken out of the expression being lowered.
         raw: the program has a pointer.
-        together: what is taken together of tiles of the domain.
-        limited: variables of walks that may end before the axis does.
         once: names that one line alone binds, so that they may be those of ops. Ops are told apart by their names alone, and
             formulas speak of these: no op has a name that another line binds.
         flags: constants of the program that are bools.
@@ -69,7 +67,6 @@ class Lowering:
         self.globals: dict[str, bool | int | float | str] = {}
         self.env: Environment = {}
         self.flags: frozenset[str] = frozenset()
-        self.limited: set[str] = set()
         self.lost: dict[str, Loc] = {}
         self.ops: list[Op] = []
         self.domain: Tile | None = None
@@ -77,7 +74,6 @@ class Lowering:
         self.bounds: dict[tuple[object, ...], str] = {}
         self.conditional: str | None = None
         self.raw = False
-        self.together: list[Together] = []
         bound = list(bound_names(source.node))
         self.locals = frozenset(bound)
         self.once = frozenset(n for n in bound if bound.count(n) == 1)

@@ -13,13 +13,27 @@ from typing import Any
 
 from tilelink.errors import Note
 from tilelink.frontend import raw
-from tilelink.frontend.edges import of_axes, of_range
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import UNKNOWN, Lane, TileIndex, Value, constant_of, named, root
+from tilelink.frontend.values import UNKNOWN, TileIndex, Value, constant_of, named, root
 from tilelink.frontend.wording import READ_NOT_RUN
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word, tile_alias
 from tilelink.ir.formula import Sym, binary
-from tilelink.ir.program import At, Bounds, Expr, Gather, Holder, Load, Move, Notify, OfTile, Param, Store, Tiles, Wait
+from tilelink.ir.program import (
+    At,
+    Bounds,
+    Expr,
+    Gather,
+    Holder,
+    Load,
+    Move,
+    Notify,
+    OfTile,
+    Param,
+    Store,
+    Tiles,
+    Wait,
+    Whole,
+)
 
 
 # --------------------------------------------------------------------------------------------------------- the nine primitives
@@ -73,7 +87,6 @@ def _tile_store(call: Call, t: Param, tile: ast.expr, value: ast.expr, mask: Nod
 def _store(call: Call, t: Param, tile: ast.expr, data: ast.expr, mask: Node, to: str) -> None:
     index, value = call.index(t, tile), call.state.lower(data)
     where = None if mask is None else call.state.lower(mask).expr()
-    call.state.together += [replace(taken, stored=True) for taken in value.together]
     call.add(Store(param=t.name, index=index, value=value.expr(), mask=where, to=to, loc=call.loc))
 
 
@@ -87,9 +100,9 @@ def _tile_load(call: Call, t: Param, tile: Node = None, other: Node = None) -> V
     index, filler = call.index(t, tile), None if other is None else call.state.lower(other).expr()
     name = call.result(f"{t.name}_tile")
     call.add(Load(name=name, param=t.name, index=index, other=filler, loc=call.loc))
-    zero = other is not None and constant_of(other) in (0, False)
-    lanes = of_axes(t, index, "zero" if other is None else "filled" if zero else "said", call.vectors)
-    return named(name, rank=UNKNOWN if t.shape.rest is not None else len(lanes), positional=False, lanes=lanes)
+    gathered = sum(isinstance(e, Gather) for e in index)  # all of them go along one axis
+    rank = sum(isinstance(e, OfTile | Whole) for e in index) + min(gathered, 1)
+    return named(name, rank=UNKNOWN if t.shape.rest is not None else rank, positional=False)
 
 
 def _rank_of(call: Call, t: Param, tile: ast.expr) -> Value:
@@ -115,18 +128,14 @@ def _tile_id(call: Call, t: Param) -> Param:
 # ---------------------------------------------------------------------------------------------------------- where tiles lie
 def _tile_range(call: Call, t: Param, tile: Node = None, axis: Node = None) -> Value:
     if tile is None:
-        whole, dim = call.axis(t, axis)
-        return replace(_bounds(call, t, whole), lanes=of_range(t, whole, ""), ends=((dim.name, 1),))
+        return _bounds(call, t, call.axis(t, axis)[0])
     found, at = _tile_of(call, t, tile)
-    named_so = (a for p in call.state.params.values() for a in p.shape.axes if a.name == found.dim)
-    inner = found.var in call.state.limited or any(a.split is not None for a in named_so)
-    ends = ((found.dim, 1), (found.var, 1))
-    return replace(_bounds(call, t, at, found.var), lanes=of_range(t, at, found.var, inner=inner), ends=ends)
+    return _bounds(call, t, at, found.var)
 
 
 def _edge(call: Call, t: Param, tile: ast.expr) -> Value:
     found, at = _tile_of(call, t, tile)
-    return replace(_bounds(call, t, at, found.var), ends=((found.dim, 0), (found.var, 0)))
+    return _bounds(call, t, at, found.var)
 
 
 def _segment(call: Call, t: Param, tile: ast.expr) -> Value:
@@ -134,12 +143,11 @@ def _segment(call: Call, t: Param, tile: ast.expr) -> Value:
     if not axis.by_table:
         why = f"`{t.name}` is `{t.shape}`; segments come from a table, as in `P/start`"
         call.fail("TL152", tile, f"axis `{axis}` has no segments", why, "split the axis by a table in the signature")
-    return replace(_edge(call, t, tile), ends=())
+    return _edge(call, t, tile)
 
 
 def _size(call: Call, t: Param, axis: ast.expr) -> Value:
-    at, dim = call.axis(t, axis)
-    return replace(_bounds(call, t, at), ends=((dim.name, 0),))
+    return _bounds(call, t, call.axis(t, axis)[0])
 
 
 def _acc_dtype(call: Call, t: Param) -> Value:
@@ -155,10 +163,8 @@ def _tile_shape(call: Call, t: Param) -> Value:
         call.fail("TL132", node, f"`tl.tile_shape` of `{t.name}`, whose tiles this program is not for", why, hint)
     name = call.result(f"{t.name}_shape")
     call.add(Bounds(name=name, what="shape", param=t.name, loc=call.loc))
-    tiled = [(a, var) for a, var in zip(t.shape.axes, domain.names, strict=False) if not a.unit]
-    if t.shape.rest is not None:
-        return named(name, length=UNKNOWN)
-    return named(name, length=len(tiled), lanes=tuple(Lane(t.name, a.name, var or "") for a, var in tiled))
+    tiled = [a for a in t.shape.axes if not a.unit]
+    return named(name, length=UNKNOWN if t.shape.rest is not None else len(tiled))
 
 
 def _tile_mask(call: Call, t: Param, tile: ast.expr, start: Node = None, stop: Node = None) -> Value:

@@ -16,7 +16,6 @@ from tilelink.frontend.scope import Builtin, Language, Primitive
 from tilelink.frontend.source import bound_names
 from tilelink.frontend.values import (
     Environment,
-    Lane,
     TileIndex,
     TileTuple,
     Value,
@@ -210,12 +209,10 @@ def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast
         made = state.lower(value)
         if made.length is not None and made.length >= 0:
             _fits(state, node, len(names), made.length, f"`{ast.unparse(value)}`")
-        along = made.lanes if made.length == len(made.lanes) else (None,) * len(names)  # of a shape
-        entry = made if made.length is None else replace(made, length=None, lanes=(), entries=())
-        counts = ((made.counts_lanes or isinstance(e, Lane), e) for e in along)
-        values, expr = [replace(entry, counts_lanes=c, length_of=e) for c, e in counts], made.expr()
+        entry = made if made.length is None else replace(made, length=None, entries=())
+        values, expr = [entry for _ in names], made.expr()
         if len(made.entries) == len(names):
-            values = [replace(entry, rank=p.rank, lanes=p.lanes, counts_lanes=p.counts_lanes) for p in made.entries]
+            values = [replace(entry, rank=p.rank) for p in made.entries]
     state.ops.append(Let(target=tuple(state.said(n.id) for n in names), value=expr, loc=state.loc(node)))
     static = [v.rank == 0 and state.static(v) for v in values]  # before the names are bound: they may be among theirs
     for name, one, known in zip(names, values, static, strict=True):
@@ -327,8 +324,6 @@ def _tiles(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name) -> 
     param = state.params[walk.param]
     axis = param.shape.axes[walk.axis]
     var = state.loop_variable(target.id, (axis, walk.limited))
-    if walk.stop is not None or walk.part is not None:
-        state.limited.add(var)
 
     def bind() -> None:
         _bind_index(state, target.id, param, walk.axis, target, var)

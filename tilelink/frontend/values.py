@@ -5,51 +5,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, get_args
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, parts, select, symbols, text, truth
-from tilelink.ir.program import Expr, Param, Together
+from tilelink.ir.program import Expr, Param
 from tilelink.ir.shape import around, distance
 
 UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""
 
 
-Holds: TypeAlias = Literal[
-    "said", "filled", "least", "zero", "again", "low", "lowest", "true", "position", "inner", "turned", "made", "infinite"
-]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Of an axis of a block: its lanes are positions along axis `dim` of a parameter, those of tile `var` ("": of the whole
-    axis). Past its end they hold 0 (`zero`), 0 or something else that no element is below (`least`, `low`, `lowest`, which is
-    below all numbers), what elements may hold as well (`again`), a `position`, by which a program tells them apart, a test that
-    is `true` there, what was `made` of all that, perhaps `infinite`, or what the program has `said`, 0 where it is `filled`
-    (a test that it has said is false there). Positions are `inner` ones where tiles may end before the axis does, `turned` where
-    they are counted from the end, and so below 0 past it. `loaded`: as the load has left them."""
-
-    param: str
-    dim: str
-    var: str
-    holds: Holds = "zero"
-    loaded: bool = True
-
-
-FLAT: Literal["flat"] = "flat"
-"""Of an axis along which a block holds one value."""
-Known: TypeAlias = "Lane | Literal['flat'] | None"
-Lanes: TypeAlias = tuple[Known, ...]
-"""By axis of a block; None, or no axis at all: nothing is known. (How many axes a block has is not always known either.)"""
-
-
 @dataclass(frozen=True, slots=True)
 class Value:
     """A lowered expression. `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple.
     `coordinate`: it counts ranks and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what
-    it takes to be true. `lanes`: what is known of the axes of a block, or of a tuple that is the shape of one. `together`: what
-    it is made of."""
+    it takes to be true. `entries`: of a tuple that is written out."""
 
     node: ast.expr = field(compare=False)  # a loop's body is lowered until names mean the same; nodes are new each time
     names: tuple[str, ...] = ()
@@ -60,16 +31,7 @@ class Value:
     coordinate: bool = False
     wrapped: bool = False
     only_if: Formula | None = None
-    lanes: Lanes = ()
-    together: tuple[Together, ...] = ()
-    ends: tuple[tuple[str, int], ...] = ()
-    """How far it lies below the end of an axis, or of a tile, at least: by the axis's dimension, or the tile's name."""
-    counts_lanes: bool = False
-    """It is the length of a block, or made of one."""
-    length_of: Known = None
-    """The axis of the block whose length it is."""
     entries: tuple[Value, ...] = ()
-    """Of a tuple that is written out."""
 
     @property
     def ring(self) -> tuple[str, int] | None:
@@ -260,11 +222,8 @@ def joined(
     *,
     positional: bool,
     formula: Formula | None = None,
-    together: tuple[Together, ...] = (),
-    loop: bool = False,
 ) -> Variable:
-    """A variable that is one or the other; no index, which keeps its name. `name`, `formula`: if theirs differ. `together`: what
-    that hangs on. `loop`: see `met`."""
+    """A variable that is one or the other; no index, which keeps its name. `name`, `formula`: if theirs differ."""
     x, y = a.value, b.value
     value = named(
         a.name if a.name == b.name else name,
@@ -274,36 +233,8 @@ def joined(
         length=x.length if x.length == y.length else None,
         coordinate=x.coordinate and y.coordinate,
         wrapped=x.wrapped or y.wrapped,
-        lanes=met_values(x, y, loop=loop),
-        counts_lanes=x.counts_lanes or y.counts_lanes,
-        together=joined_names((x.together, y.together, together)),
     )
     return Variable(value, a.loc)
-
-
-def met_values(a: Value, b: Value, *, loop: bool = False) -> Lanes:
-    """Of what is one or the other: one number in all lanes is not what a block holds past an edge."""
-    if a.rank == 0 and b.rank != 0:
-        a, b = b, a
-    if a.rank != 0 and b.rank == 0:
-        return tuple(replace(e, holds="made", loaded=False) if isinstance(e, Lane) else None for e in a.lanes)
-    return met(a.lanes, b.lanes, loop=loop)
-
-
-def met(a: Lanes, b: Lanes, *, loop: bool = False) -> Lanes:
-    """Of a block that is one or the other: the worse of both. Of what a `loop` adds up from 0 on, it says what lies there."""
-    order = ("least", "zero", "filled", "said", *get_args(Holds)[4:]) if loop else get_args(Holds)
-
-    def one(x: Known, y: Known) -> Known:
-        if isinstance(x, Lane) and isinstance(y, Lane) and x != y:
-            both = (x.holds, y.holds)
-            worse = max(both, key=order.index)
-            alike = x.var == y.var or worse in ("said", "filled", "zero")
-            return replace(x, holds=worse if alike else "made", loaded=False)
-        return x if x == y else None
-
-    found: list[Known] = [one(x, y) for x, y in zip(a, b, strict=False)]
-    return tuple(found) if len(a) == len(b) else ()
 
 
 def after_branches(
@@ -320,10 +251,10 @@ def after_branches(
         if one is not None and a == b:
             merged[name] = one
         elif isinstance(a, Variable) and isinstance(b, Variable):
-            chosen, told = either(test.formula, a.value.formula, b.value.formula), test.together
+            chosen = either(test.formula, a.value.formula, b.value.formula)
             if chosen is not None and symbols(chosen) & inner:
                 chosen = None
-            merged[name] = joined(a, b, said(name), positional=test.positional, formula=chosen, together=told)
+            merged[name] = joined(a, b, said(name), positional=test.positional, formula=chosen)
         elif one is not None and (a is None or b is None) and static and name not in never:
             merged[name] = replace(one, value=replace(one.value, formula=None)) if isinstance(one, Variable) else one
         else:
@@ -339,5 +270,5 @@ def at_loop_head(before: Environment, after: Environment, said: Said, *, positio
         if a == b:
             merged[name] = a
         elif isinstance(a, Variable) and isinstance(b, Variable):
-            merged[name] = joined(a, b, said(name), positional=positional, loop=True)
+            merged[name] = joined(a, b, said(name), positional=positional)
     return merged

@@ -8,16 +8,15 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tilelink.errors import Loc, Note
-from tilelink.frontend.edges import check_positions
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import Lanes, TileIndex, TileTuple, Variable, constant_of, integer_of
+from tilelink.frontend.values import TileIndex, TileTuple, Variable, constant_of, integer_of
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import Const
-from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Op, Param, Whole
+from tilelink.ir.program import At, Gather, Index, IndexEntry, OfTile, Op, Param, Whole
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim
 
 WHILE_TEST = "the test of a `while`"
@@ -39,14 +38,12 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a primitive. `target`: the name that its op may have: its value is assigned to that, and nothing else is.
-    `vectors`: of those in its index, what is known of their lanes."""
+    """One call of a primitive. `target`: the name that its op may have: its value is assigned to that, and nothing else is."""
 
     state: Lowering
     node: ast.Call
     name: str
     target: str | None
-    vectors: dict[Expr, Lanes] = field(default_factory=dict[Expr, Lanes])
 
     @property
     def loc(self) -> Loc:
@@ -153,10 +150,6 @@ class Call:
             self.fail("TL142", node, f"`{ast.unparse(node)}` is no position of axis `{axis}`", why, hint)
         if value.rank == 0:
             return At(value.expr(), value.coordinate)
-        masked = len(self.node.args) > 3 or any(k.arg == "mask" for k in self.node.keywords)
-        if self.name in ("tile_store", "tile_push_data") and not masked:
-            check_positions(self.state, node, value)
-        self.vectors[value.expr()] = value.lanes
         return Gather(value.expr())
 
 

@@ -1,0 +1,228 @@
+"""Blocks of values as a rehearsal has them: what all lanes make, beside what those that count alone would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilelink.ir.program import Together
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+IN, SAID, INDEX, PAST = range(4)
+"""Marks of lanes: an element; past an edge, with a value that the program has chosen for there; past an edge, and made of
+positions alone; past an edge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Whose lanes an axis of a block are: along axis `dim` of a parameter, those of tile `var` ("": of the whole axis).
+    `loaded`: as a load has left them."""
+
+    param: str
+    dim: str
+    var: str
+    loaded: bool = True
+
+
+def made(edges: Iterable[Edge | None]) -> tuple[Edge | None, ...]:
+    """Of what no load has left so."""
+    return tuple(e and replace(e, loaded=False) for e in edges)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """`value`: what all lanes make, then what those that count make, if it is something else, along a first axis; behind it the
+    axes of the block (none: one value). `mark`: of each lane, None: all are elements. `data`: some of it was loaded. `odd`: the
+    call that made both differ. `taken`: of what it is made that takes tiles of the domain together. `lanes`: of the length of a
+    block, the positions along the axis."""
+
+    value: Array
+    mark: Array | None = None
+    edges: tuple[Edge | None, ...] = ()
+    data: bool = False
+    odd: Any = None
+    taken: frozenset[Together] = frozenset()
+    lanes: Block | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.value.ndim - 1
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return self.value.shape[1:]
+
+    @property
+    def marks(self) -> Array:
+        return np.zeros(self.lengths, np.int8) if self.mark is None else self.mark
+
+    @property
+    def past(self) -> bool:
+        """Whether something of it lies past an edge, and the program has not said what counts there."""
+        return self.mark is not None and bool((self.mark > SAID).any())
+
+    @property
+    def counts_lanes(self) -> bool:
+        """One number that is made of the length of a block."""
+        return self.rank == 0 and self.mark is not None
+
+    @property
+    def number(self) -> float:
+        """As one number: the first."""
+        return float(np.nan_to_num(self.value.flat[0]))
+
+    def moved(self, change: Callable[[Array], Array], edges: Iterable[Edge | None]) -> Block:
+        """The same lanes in other places; `change` gets arrays that have a first axis more."""
+        mark = None if self.mark is None else change(self.mark[None])[0]
+        return replace(self, value=change(self.value), mark=mark, edges=tuple(edges), lanes=None)
+
+    def along(self, axis: int) -> Block:
+        """The length of an axis."""
+        edge, marks = self.edges[axis], self.marks.min(axis=tuple(k for k in range(self.rank) if k != axis))
+        inside = edge is None and not marks.any()
+        lanes = Block(np.arange(len(marks))[None], None if inside else marks, (edge,))
+        return Block(np.asarray([len(marks)]), None if inside else np.asarray(PAST), lanes=lanes)
+
+
+def number(value: Any) -> Block:
+    return Block(np.asarray([value]))
+
+
+def spread(array: Array, lengths: Sequence[int]) -> Array:
+    """With as many axes as `lengths`, of these lengths or of 1; the first axis stays. Where it has more lanes (of a block that
+    is as long as the tile by the schedule, which a rehearsal does not have), the first of them."""
+    array = array.reshape(array.shape[:1] + (1,) * (len(lengths) + 1 - array.ndim) + array.shape[1:])
+    for axis, wanted in enumerate(lengths, 1):
+        if array.shape[axis] not in (1, wanted):
+            array = np.take(array, np.arange(wanted) % array.shape[axis], axis)
+    return array
+
+
+def common(values: Sequence[Block]) -> list[int]:
+    """The lengths of what blocks are broadcast to."""
+    rank = max((b.rank for b in values), default=0)
+    shapes = [(1,) * (rank - b.rank) + b.lengths for b in values]
+    return [min((n for n in along if n != 1), default=1) for along in zip(*shapes, strict=True)]
+
+
+def broadcast(values: Sequence[Block]) -> tuple[list[Array], list[Array] | None, dict[str, Any]]:
+    """Values and marks of blocks that go together (no marks: all lanes are elements), and what else is known of the result."""
+    lengths = common(values)
+    arrays = [spread(b.value, lengths) for b in values]
+    marks = None
+    if any(b.mark is not None for b in values):
+        marks = [np.broadcast_to(spread(b.marks[None], lengths)[0], lengths) for b in values]
+    sides = [(None,) * (len(lengths) - b.rank) + b.edges for b in values]
+    edges = made(next((e for e in along if e), None) for along in zip(*sides, strict=True))
+    taken = frozenset[Together]().union(*(b.taken for b in values))
+    odd = next((b.odd for b in values if b.odd is not None), None)
+    return arrays, marks, {"edges": edges, "data": any(b.data for b in values), "odd": odd, "taken": taken}
+
+
+def elementwise(function: Callable[..., Any], *values: Block) -> Block:
+    """A function of values that go together: of what lies past an edge it makes what lies past it."""
+    arrays, marks, more = broadcast(values)
+    mark = None
+    if marks is not None:
+        said = np.logical_or.reduce([m == SAID for m in marks])
+        mark = np.maximum.reduce(marks)
+        mark = np.where(said & (mark != IN), PAST, mark)
+    return Block(np.asarray(function(*arrays)), mark, **more)
+
+
+def compared(function: Callable[..., Any], a: Block, b: Block) -> Block:
+    """A comparison. A position past an end is past whatever position data gives."""
+    found = elementwise(function, a, b)
+    if found.mark is None or a.data == b.data:
+        return found
+    arrays, marks, _ = broadcast([a, b])
+    sides = [
+        np.where((m == INDEX) & (not x.data), np.inf, v) for x, v, m in zip((a, b), arrays, marks or (), strict=True)
+    ]
+    return replace(found, value=np.asarray(function(*sides)))
+
+
+def decided(function: Callable[..., Any], a: Block, b: Block, *, by: bool) -> Block:
+    """`&` (`by` False) and `|` (`by` True): where one side alone decides, the lane is what that side's is."""
+    found = elementwise(function, a, b)
+    if found.mark is None or a.value.dtype != bool or b.value.dtype != bool:
+        return found
+    arrays, marks, _ = broadcast([a, b])
+    mark = found.mark
+    for value, own in zip(arrays, marks or (), strict=True):
+        mark = np.where((value == by).all(axis=0) & (own < mark) & (own != SAID), own, mark)
+    return replace(found, mark=mark)
+
+
+def chosen(test: Block, a: Block, b: Block) -> Block:
+    """`tl.where`. A test of positions that is the same for all that lies past the end says what counts there, if it chooses a
+    value that is none of it; any other test only chooses between values."""
+    (asked, x, y), marks, more = broadcast([test, a, b])
+    asked = asked.astype(bool)
+    value = np.where(asked, x, y)
+    if marks is None:
+        return Block(value, None, **more)
+    by, first, second = marks
+    asked = np.broadcast_to(asked[0], by.shape)
+    mark, index = np.where(asked, first, second), by == INDEX
+    says = SAID if asked[index].all() == asked[index].any() else PAST
+    plain = (by == IN) & (mark == IN) & (np.maximum(first, second) != IN)
+    mark = np.where(index & (mark == IN), says, mark)
+    return Block(value, np.where(plain | (by == PAST) | (by == SAID), PAST, mark), **more)
+
+
+def filled(shape: Sequence[Block], value: Block) -> Block:
+    """A block of a shape that holds one value."""
+    lengths = [int(n.number) for n in shape]
+    marks = np.full(lengths, IN if value.mark is None else PAST, np.int8)
+    for axis, n in enumerate(shape):
+        if n.lanes is not None:
+            own = spread(n.lanes.marks[None], lengths[axis : axis + 1])[0]
+            marks = np.maximum(marks, own.reshape([-1 if k == axis else 1 for k in range(len(lengths))]))
+    edges = made(n.lanes and n.lanes.edges[0] for n in shape)
+    values = np.broadcast_to(value.value.reshape([-1] + [1] * len(lengths)), [len(value.value), *lengths])
+    return replace(value, value=values, mark=marks if marks.any() else None, edges=edges)
+
+
+def like(block: Block, other: Block) -> Block:
+    """A block in the shape of another one: what it does not hold past an edge itself lies past the other's."""
+    (value, _), marks, more = broadcast([block, replace(other, data=False, odd=None, taken=frozenset())])
+    mark = None if marks is None else np.where(marks[0] != IN, marks[0], np.where(marks[1] != IN, PAST, IN))
+    whole = np.broadcast_to(value, [len(value), *common([block, other])])
+    return Block(whole, mark, **more)
+
+
+def reshaped(block: Block, lengths: Sequence[int]) -> Block:
+    """In another shape: axes from the left and from the right that are as long stay, and between those values move. Where a
+    rehearsal has other lengths than the program, any lane may come anywhere."""
+    old, rank = block.lengths, len(lengths)
+    left = next((k for k in range(min(len(old), rank)) if old[k] != lengths[k]), min(len(old), rank))
+    rest = min(len(old), rank) - left
+    right = next((k for k in range(rest) if old[-1 - k] != lengths[-1 - k]), rest)
+    inner = [e for e in block.edges[left : len(old) - right] if e]
+    edges = (*block.edges[:left], *made(inner[:1] or (None,)) * (rank - left - right), *block.edges[len(old) - right :])
+    head, tail, wanted = old[:left], old[len(old) - right :], list(lengths[left : rank - right])
+    size = int(np.prod(old[left : len(old) - right]))
+    pick = np.arange(size)
+    if size != np.prod(wanted):
+        wanted = [min(n, 8) for n in wanted]
+        pick = np.random.default_rng(size).integers(0, size, int(np.prod(wanted)))
+
+    def change(array: Array) -> Array:
+        flat = array.reshape(len(array), *head, size, *tail)
+        return np.take(flat, pick, left + 1).reshape(len(array), *head, *wanted, *tail)
+
+    return block.moved(change, edges)
+
+
+def stacked(values: Sequence[Block], axis: int) -> Block:
+    """Blocks beside one another along an axis that they get."""
+    arrays, marks, more = broadcast(values)
+    size = max(len(a) for a in arrays)
+    whole = np.stack([np.broadcast_to(a, [size, *common(values)]) for a in arrays], axis + 1)
+    edges = [*more.pop("edges")]
+    edges.insert(axis, None)
+    return Block(whole, None if marks is None else np.stack(marks, axis), tuple(edges), **more)

@@ -1,0 +1,583 @@
+"""One rehearsal: statements and expressions of a program, and of the functions that it calls, on blocks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilelink.errors import Loc, Note
+from tilelink.frontend.rehearsal import blocks, refusals
+from tilelink.frontend.rehearsal.blocks import IN, PAST, SAID, Array, Block, Edge, elementwise, number, spread
+from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, spoilt
+from tilelink.frontend.rehearsal.places import TILE, TileAt, Trial
+from tilelink.frontend.rehearsal.reductions import result, same
+from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Primitive, Scope
+from tilelink.frontend.source import FunctionSource, bound_names, read_source
+from tilelink.ir.program import Constant, Param, Together
+from tilelink.ir.shape import Signature
+
+TURNS = 3
+"""Turns of a loop that are rehearsed."""
+HELPERS = 8
+"""How deep functions of the user's call one another in a rehearsal."""
+WALK = "(walk)"
+"""The tiles of a loop, which are none of the domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A program. `domain`: what its ops call the indices of its tile."""
+
+    source: FunctionSource
+    scope: Scope
+    locals: frozenset[str]
+    params: Mapping[str, Param]
+    constants: Sequence[Constant]
+    signature: Signature
+    domain: Sequence[str | None]
+    vocabulary: frozenset[str]
+
+
+@dataclass(slots=True)
+class Paths:
+    """Which sides of branches rehearsals have taken. `forced`: those that the last ones take in any case."""
+
+    seen: dict[ast.AST, set[bool]] = field(default_factory=dict[ast.AST, set[bool]])
+    forced: list[tuple[ast.AST, bool]] = field(default_factory=list[tuple[ast.AST, bool]])
+
+    def untaken(self) -> tuple[ast.AST, bool] | None:
+        sides = ((node, not side) for node, (side, *more) in self.seen.items() if not more)
+        return next((s for s in sides if s not in self.forced), None)
+
+    def side(self, node: ast.AST, holds: bool, *, known: bool) -> bool:
+        """The side that is taken. `known`: no other is ever compiled."""
+        if not known and self.forced and self.forced[-1][0] is node:
+            holds = self.forced[-1][1]
+        self.seen.setdefault(node, set()).update({True, False} if known else {holds})
+        return holds
+
+
+class _Returned(Exception):
+    """A function of the user's is done."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+class _Unread(Exception):
+    """A function of the user's has what a rehearsal does not know; a program has no such thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The function that is being run. `called`: where, if it is not the program itself."""
+
+    source: FunctionSource
+    scope: Scope
+    locals: frozenset[str]
+    env: dict[str, Any]
+    called: Loc | None = None
+
+
+class Run:
+    """A rehearsal of a program; nothing is left of it but what it has found."""
+
+    def __init__(self, program: Rehearsed, which: int, paths: Paths, found: Findings) -> None:
+        self.program, self.paths, self.found = program, paths, found
+        self.trial = Trial(program.signature, program.params, which)
+        self.under: list[frozenset[Together]] = []
+        self.tiles: dict[str, TileAt] = {}
+        self.frames = [_Frame(program.source, program.scope, program.locals, {})]
+        self.env.update({c.name: self.trial.constant(c) for c in program.constants})
+        self.block(program.source.node.body)
+
+    @property
+    def frame(self) -> _Frame:
+        return self.frames[-1]
+
+    @property
+    def env(self) -> dict[str, Any]:
+        return self.frames[-1].env
+
+    @property
+    def fail(self) -> refusals.Fail:
+        """Refuses something at its place in the function that is being run."""
+        source = self.frame.source
+        notes = tuple(Note("it is called here", f.called) for f in reversed(self.frames) if f.called is not None)
+
+        def fail(node: ast.AST, message: str, why: str, hint: str) -> NoReturn:
+            source.fail("TL143", node, message, why, hint, notes)
+
+        return fail
+
+    def agreed(self, value: Any, where: Array | None = None) -> Any:
+        """Refuses a value that is another for what lies past an edge."""
+        if not isinstance(value, Block) or not value.odd:
+            return value
+        if not same(value.value, value.marks == IN if where is None else where):
+            refusals.taken(*value.odd)
+        return value
+
+    # ------------------------------------------------------------------------------------------------------- statements
+    def block(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            self.statement(statement)
+
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign():
+                value = self.value(node.value)
+                for target in node.targets:
+                    self._assign(target, value)
+            case ast.AnnAssign(value=ast.expr() as given):
+                self._assign(node.target, self.value(given))
+            case ast.AugAssign(target=ast.Name(id=name) as target):
+                sides = (target, self.env.get(name)), (node.value, self.value(node.value))
+                self._assign(target, self._binary(node.value, node.op, *sides))
+            case ast.If():
+                taken, told = self._side(node, node.test)
+                self.under.append(told)
+                self.block(node.body if taken else node.orelse)
+                self.under.pop()
+            case ast.For(target=ast.Name(id=name), iter=ast.Call() as call):
+                for value in self._turns(call):
+                    self.env[name] = value
+                    self.block(node.body)
+            case ast.While():
+                for turn in range(TURNS):
+                    if not _holds(self.agreed(self.value(node.test))) and turn:
+                        break
+                    self.block(node.body)
+            case ast.Return():
+                raise _Returned(None if node.value is None else self.value(node.value))
+            case ast.Expr(value=ast.Call() as call) if isinstance(self._reference(call.func), Primitive):
+                self.value(call)
+            case ast.Pass() | ast.Expr() | ast.Assert() | ast.AnnAssign():
+                pass
+            case _:
+                raise _Unread
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Name):
+            if self.under and isinstance(value, Block):
+                value = replace(value, taken=value.taken.union(*self.under))
+            self.env[target.id] = value
+        elif isinstance(target, ast.Tuple | ast.List):
+            for k, each in enumerate(target.elts):
+                self._assign(each, _part(value, k))
+
+    def _side(self, node: ast.AST, test: ast.expr) -> tuple[bool, frozenset[Together]]:
+        """Which side of a branch is taken, and what that hangs on."""
+        found = self.agreed(self.value(test))
+        names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        known = not (isinstance(found, Block) and found.data) if len(self.frames) > 1 else not names & self.frame.locals
+        taken = self.paths.side(node, _holds(found), known=known)
+        return taken, found.taken if isinstance(found, Block) else frozenset()
+
+    def _turns(self, call: ast.Call) -> Sequence[Any]:
+        """What a loop's variable stands for, turn by turn; it goes round once at least."""
+        if isinstance(self._reference(call.func), Primitive):
+            return self._walk(call)
+        given = [self.agreed(self.value(a)) for a in call.args]
+        words = ("stop",) if len(given) == 1 else ("start", "stop", "step")
+        limits = dict(zip(words, given, strict=False)) | {
+            str(k.arg): self.agreed(self.value(k.value)) for k in call.keywords
+        }
+        start, stop, step = (_integer(limits.get(w), d) for w, d in (("start", 0), ("stop", 1), ("step", 1)))
+        data = any(isinstance(v, Block) and v.data for v in limits.values())
+        return [replace(number(n), data=data) for n in (range(start, stop, step or 1)[:TURNS] or (start,))]
+
+    def _walk(self, call: ast.Call) -> Sequence[Any]:
+        words = ("t", "axis", "start", "stop", "part")
+        given = dict(zip(words, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+        param = self.param(given["t"])
+        axis = self.axis(param, given.get("axis"))
+        on = param.shape.axes[axis]
+        low, high = self.trial.part(on)
+        start, stop, part = (self.agreed(self.value(given[w])) if w in given else None for w in words[2:])
+        low = int(np.clip(_integer(start, low), low, high - 1))
+        high = int(np.clip(_integer(stop, high), low + 1, high))
+        high = low + max((high - low) // 2, 1) if part is not None else high
+        if on.unit:
+            return [number(n) for n in range(low, high)[:TURNS]]
+        return [self.trial.tile(param, axis, WALK, begin, high) for begin in range(low, high, TILE)][-TURNS:]
+
+    # ------------------------------------------------------------------------------------------------------ expressions
+    def value(self, node: ast.expr) -> Any:
+        """Blocks, tuples, tiles of axes, and texts; None: what is none of these."""
+        match node:
+            case ast.Constant(value=value):
+                return value if value is None or isinstance(value, str) else number(value)
+            case ast.Name(id=name):
+                return self.env[name] if name in self.env else self._outer(node)
+            case ast.Tuple() | ast.List():
+                return tuple(self.value(e) for e in node.elts)
+            case ast.BinOp():
+                return self._binary(
+                    node, node.op, (node.left, self.value(node.left)), (node.right, self.value(node.right))
+                )
+            case ast.UnaryOp():
+                operand = self.value(node.operand)
+                return _UNARY[type(node.op)](operand) if isinstance(operand, Block) else None
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self._compared(node, op, (left, self.value(left)), (right, self.value(right)))
+            case ast.BoolOp():
+                given = [v for v in map(self.value, node.values) if isinstance(v, Block)]
+                function = np.logical_and.reduce if isinstance(node.op, ast.And) else np.logical_or.reduce
+                return elementwise(lambda *sides: function(np.broadcast_arrays(*sides)), *given) if given else None
+            case ast.IfExp():
+                taken, told = self._side(node, node.test)
+                found = self.value(node.body if taken else node.orelse)
+                return replace(found, taken=found.taken | told) if isinstance(found, Block) else found
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.Subscript():
+                return self._subscript(node, self.value(node.value))
+            case ast.Slice():
+                bounds = (None if b is None else self.value(b) for b in (node.lower, node.upper, node.step))
+                return slice(*(int(b.number) if isinstance(b, Block) else None for b in bounds))
+            case ast.Call():
+                return self._call(node)
+            case _:
+                raise _Unread
+
+    def _reference(self, node: ast.expr) -> Any:
+        return self.frame.scope.look_up(node, self.frame.locals)
+
+    def _outer(self, node: ast.expr) -> Any:
+        found = self._reference(node)
+        if isinstance(found, Number):
+            return found.value if isinstance(found.value, str) else number(found.value)
+        return found.path if isinstance(found, Language) else found
+
+    def _together(self, node: ast.expr, made: Block, *sides: tuple[ast.expr, Any]) -> Block:
+        """What values make together. The length of a block is none of them."""
+        for part, side in sides if made.rank else ():
+            if isinstance(side, Block) and side.counts_lanes:
+                refusals.length(self.fail, node, f"`{ast.unparse(part)}` beside values", "use")
+        return made
+
+    def _binary(self, node: ast.expr, op: ast.operator, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
+        a, b = left[1], right[1]
+        if not (isinstance(a, Block) and isinstance(b, Block)):
+            return spoilt("", [v for v in (a, b) if isinstance(v, Block)])
+        function = _BINARY[type(op)]
+        if b.counts_lanes and (isinstance(op, ast.Div) or (isinstance(op, ast.FloorDiv | ast.Mod) and a.data)):
+            refusals.length(self.fail, node, f"a division by `{ast.unparse(right[0])}`", "divide by")
+        if isinstance(op, ast.BitAnd | ast.BitOr):
+            return self._together(node, blocks.decided(function, a, b, by=isinstance(op, ast.BitOr)), left, right)
+        return self._together(node, elementwise(function, a, b), left, right)
+
+    def _compared(self, node: ast.expr, op: ast.cmpop, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
+        a, b = left[1], right[1]
+        if isinstance(a, Block) and isinstance(b, Block):
+            return self._together(node, blocks.compared(_COMPARED[type(op)], a, b), left, right)
+        alike = a == b if isinstance(a, str) and isinstance(b, str) else a is b
+        return number(alike == isinstance(op, ast.Eq | ast.Is))
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        base = node.value
+        while isinstance(base, ast.Attribute):
+            base = base.value
+        if isinstance(base, ast.Name) and base.id not in self.env:
+            return self._outer(node)
+        found = self.value(node.value)
+        if not isinstance(found, Block):
+            return None
+        if node.attr == "shape":
+            return tuple(found.along(k) for k in range(found.rank))
+        if node.attr == "T":
+            axes = [0, *range(found.rank, 0, -1)]
+            return found.moved(lambda v: np.transpose(v, axes), found.edges[::-1])
+        if node.attr == "numel":
+            counted = number(int(np.prod(found.lengths)))
+            return counted if found.mark is None else replace(counted, mark=np.asarray(PAST))
+        return node.attr
+
+    def _subscript(self, node: ast.Subscript, found: Any) -> Any:
+        if isinstance(found, tuple):
+            at, parts = self.value(node.slice), list[Any](found)  # pyright: ignore[reportUnknownArgumentType]
+            return tuple(parts[at]) if isinstance(at, slice) else _part(found, _integer(at, 0))
+        if not isinstance(found, Block):
+            return None
+        entries = [self.value(e) for e in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
+        if sum(e is not None for e in entries) > found.rank:
+            return spoilt("", [found])
+        kept, edges = iter(found.edges), list[Edge | None]()
+        for e in entries:
+            edge = None if e is None else next(kept)
+            edges += [edge] if e is None or isinstance(e, slice) else []
+        picked = [slice(None) if isinstance(e, slice) else 0 if isinstance(e, Block) else None for e in entries]
+        return found.moved(lambda v: v[(slice(None), *picked)], (*edges, *kept))
+
+    # ------------------------------------------------------------------------------------------------------------ calls
+    def _call(self, node: ast.Call) -> Any:
+        found = self._reference(node.func)
+        if isinstance(found, Primitive):
+            return _PRIMITIVES[found.name](self, node) if found.name in _PRIMITIVES else None
+        args = [self.value(a) for a in node.args]
+        keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
+        name, far = "", isinstance(found, Language) and found.path.count(".") > 1
+        if isinstance(found, Language | Builtin):
+            name = found.name
+        elif isinstance(node.func, ast.Attribute) and found is None:
+            name = node.func.attr
+            args = [self.value(node.func.value), *args]
+        called = self._called(node, name, args, keywords)
+        if isinstance(found, Jitted):
+            return self.helper(called, found, args, keywords)
+        made = result(called, lanewise=far)
+        if isinstance(made, Block) and name in (*ELEMENTWISE, "where"):
+            self._together(node, made, *zip(node.args, args, strict=False))
+        return made
+
+    def _called(self, node: ast.Call, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> Called:
+        words = PARAMETERS.get(name, ("input",))
+        given = {**dict(zip(words, args, strict=False)), **keywords}
+        if words[0] == "input" and "input" not in given and "x" in given:
+            given["input"] = given.pop("x")
+        if name == "arange" and "end" not in given and "start" in given:
+            given = {"start": number(0), "end": given["start"]}
+        return Called(
+            node,
+            self.frame.source.loc(node),
+            name,
+            given,
+            tuple(args[len(words) :]),
+            self.found,
+            self.helper,
+            self.fail,
+        )
+
+    def helper(
+        self, called: Called, function: Any, args: Sequence[Any], keywords: Mapping[str, Any] | None = None
+    ) -> Any:
+        """What a function of the user's gives, by its own lines. Of one that has what no rehearsal knows, nothing is known."""
+        if isinstance(function, Jitted) and len(self.frames) <= HELPERS:
+            source = read_source(function.function)
+            scope, arguments = Scope(function.function, self.program.vocabulary), source.node.args
+            names, under = [a.arg for a in (*arguments.posonlyargs, *arguments.args)], [*self.under]
+            self.frames.append(_Frame(source, scope, frozenset(bound_names(source.node)), {}, called.loc))
+            defaults = zip(reversed(names), reversed(arguments.defaults), strict=False)
+            try:
+                self.env.update({n: self.value(d) for n, d in defaults})
+                self.env.update({**dict(zip(names, args, strict=False)), **(keywords or {})})
+                self.block(source.node.body)
+                return None
+            except _Returned as done:
+                return done.value
+            except _Unread:
+                pass
+            finally:
+                self.frames.pop()
+                self.under = under
+        values = [*called.blocks()]
+        for block in values:
+            called.note(block.edges)
+        return spoilt("", values)
+
+    # ------------------------------------------------------------------------------------------------------- primitives
+    def param(self, node: ast.expr) -> Param:
+        assert isinstance(node, ast.Name)
+        return self.program.params[node.id]
+
+    def axis(self, param: Param, node: ast.expr | None) -> int:
+        return _integer(None if node is None else self.value(node), 0) % max(len(param.shape.axes), 1)
+
+    def given(self, call: ast.Call, *words: str) -> dict[str, ast.expr]:
+        """Arguments by name; `None` written out is the same as nothing."""
+        found = dict(zip(words, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+        return {k: v for k, v in found.items() if not (isinstance(v, ast.Constant) and v.value is None)}
+
+    def tile_of(self, param: Param, node: ast.expr) -> tuple[int, TileAt]:
+        """The axis of a parameter that a tile lies on, and the tile."""
+        found: TileAt = self.value(node)
+        named = (k for k, a in enumerate(param.shape.axes) if a.name == found.dim)
+        return found.axis if found.param == param.name else next(named, 0), found
+
+
+def _tile_id(run: Run, call: ast.Call) -> Any:
+    param, found = run.param(call.args[0] if call.args else call.keywords[0].value), list[Any]()
+    for k, (on, var) in enumerate(zip(param.shape.axes, run.program.domain, strict=True)):
+        low, high = run.trial.part(on)
+        begins = range(low, high, TILE)
+        begin = begins[0 if run.trial.which % 6 == 0 and len(begins) > 1 else -1]
+        tile = number(low) if on.unit else run.trial.tile(param, k, var or "", begin, high)
+        if var and isinstance(tile, TileAt):
+            run.tiles[var] = tile
+        found.append(tile)
+    return tuple(found) if len(found) != 1 else found[0]
+
+
+def _tile_load(run: Run, call: ast.Call) -> Block:
+    given = run.given(call, "t", "tile", "other")
+    param = run.param(given["t"])
+    place = run.trial.place(param, run.agreed(run.value(given["tile"])) if "tile" in given else None)
+    other = run.value(given["other"]) if "other" in given else None
+    filler = other.value[0] if isinstance(other, Block) and not other.rank else np.asarray(0)
+    mark = np.zeros(place.lengths, np.int8)
+    for e in place.entries:
+        run.agreed(e.at)
+        past = np.where(place.along(e.there, e), PAST, PAST if other is None else SAID)
+        mark = np.maximum(mark, np.where(place.along(e.at.marks, e) == IN, IN, past))
+    value = np.where(place.there, run.trial.data(param, place), filler)
+    edges = tuple(e and replace(e, param=param.name, loaded=True) for e in place.edges)
+    taken = frozenset[Together]().union(*(e.at.taken for e in place.entries))
+    return Block(value[None], mark if mark.any() else None, edges, True, None, taken)
+
+
+def _tile_store(run: Run, call: ast.Call) -> None:
+    given = run.given(call, "t", "tile", "value", "mask")
+    node, index = given.get("value", given.get("data", given["t"])), given["tile"]
+    param, value = run.param(given["t"]), run.value(node)
+    place, mask = run.trial.place(param, run.value(index)), run.value(given["mask"]) if "mask" in given else None
+    stored = place.there
+    if isinstance(mask, Block) and mask.rank <= len(place.lengths):
+        run.agreed(mask)
+        stored = stored & spread(mask.value.astype(bool), place.lengths)[0]
+    for k, e in enumerate(place.entries):
+        run.agreed(e.at)
+        if e.axis is not None and (stored & (place.along(e.at.marks, e) != IN)).any():
+            refusals.positions(run.fail, index.elts[k] if isinstance(index, ast.Tuple | ast.List) else index, e.at)
+    if not isinstance(value, Block):
+        return
+    taken = value.taken.union(*run.under, mask.taken if isinstance(mask, Block) else ())
+    run.found.notes += [replace(t, stored=True) for t in taken]
+    if value.rank > len(place.lengths):  # Triton has something to say
+        run.agreed(value)
+        return
+    whole = replace(value, value=spread(value.value, place.lengths))
+    sides = zip(value.edges, place.edges[len(place.lengths) - value.rank :], strict=True)
+    other = any(a and b and a.dim == b.dim and a.var != b.var for a, b in sides)  # what that is the plan says
+    if value.mark is not None and not other and (stored & (spread(value.marks[None], place.lengths)[0] == PAST)).any():
+        refusals.stored(run.fail, node, value, param.name)
+    run.agreed(whole, stored)
+
+
+def _tile_range(run: Run, call: ast.Call) -> Block:
+    given = run.given(call, "t", "tile", "axis")
+    param = run.param(given["t"])
+    axis, tile = run.tile_of(param, given["tile"]) if "tile" in given else (run.axis(param, given.get("axis")), None)
+    found = run.trial.lanes(param, axis, tile)
+    return replace(found, edges=blocks.made(found.edges))
+
+
+def _tile_mask(run: Run, call: ast.Call) -> Block:
+    """Of rows by positions."""
+    given = run.given(call, "t", "tile", "start", "stop")
+    lanes = run.trial.lanes(param := run.param(given["t"]), *run.tile_of(param, given["tile"]))
+    row = lanes.moved(lambda v: v[:, None], (None, *blocks.made(lanes.edges)))
+    found = replace(row, value=(row.marks == IN)[None])
+    for word, function in (("start", np.greater_equal), ("stop", np.less)):
+        limit = run.value(given[word]) if word in given else None
+        if isinstance(limit, Block):
+            column = limit.moved(lambda v: v[..., None], (*limit.edges, None)) if limit.rank else limit
+            found = blocks.decided(np.logical_and, found, blocks.compared(function, row, column), by=False)
+    return found
+
+
+def _tile_shape(run: Run, call: ast.Call) -> tuple[Block, ...]:
+    param, domain = run.param(run.given(call, "t")["t"]), run.program.domain
+    tiled = [k for k, on in enumerate(param.shape.axes) if not on.unit]
+    return tuple(run.trial.lanes(param, k, run.tiles.get(domain[k] or "")).along(0) for k in tiled)
+
+
+def _size(run: Run, call: ast.Call) -> Block:
+    given = run.given(call, "t", "axis")
+    param = run.param(given["t"])
+    return number(run.trial.size(param.shape.axes[run.axis(param, given.get("axis"))]))
+
+
+def _bound(run: Run, call: ast.Call) -> Block:
+    given = run.given(call, "t", "tile")
+    tile = run.tile_of(run.param(given["t"]), given["tile"])[1]
+    return number(tile.end if ast.unparse(call.func).endswith("end") else tile.begin)
+
+
+def _first(run: Run, call: ast.Call) -> Any:
+    """What passes through: a pointer, a value behind its token."""
+    return run.value(call.args[0] if call.args else call.keywords[0].value)
+
+
+def _from_outside(run: Run, _call: ast.Call) -> Block:
+    return replace(number(run.trial.which % 2), data=True)
+
+
+_PRIMITIVES: Mapping[str, Callable[[Run, ast.Call], Any]] = {
+    "tile_id": _tile_id, "tile_load": _tile_load, "tile_store": _tile_store, "tile_push_data": _tile_store,
+    "tile_range": _tile_range, "tile_mask": _tile_mask, "tile_begin": _bound, "tile_end": _bound, "tile_shape": _tile_shape,
+    "size": _size, "symm_at": _first, "consume_token": _first, "segment": lambda run, _: number(run.trial.which % 2),
+    "rank_of": lambda run, _: number(run.trial.which % 2), "num_ranks": lambda _run, _call: number(2),
+    "acc_dtype": lambda _run, _call: "dtype", **dict.fromkeys(("rank", "pointer", "wait"), _from_outside),
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------ operators, as numpy's
+def _holds(found: Any) -> bool:
+    return bool(found.value.any()) if isinstance(found, Block) else bool(found)
+
+
+def _part(found: Any, k: int) -> Any:
+    """An entry of a tuple; None: it has none."""
+    parts: Any = found
+    return parts[k] if isinstance(found, tuple) and -len(parts) <= k < len(parts) else None
+
+
+def _integer(found: Any, default: int) -> int:
+    return int(found.number) if isinstance(found, Block) else default
+
+
+def _numbers(value: Array) -> Array:
+    """Truth values as numbers: numpy does not subtract them."""
+    return value.astype(int) if value.dtype == bool else value
+
+
+def _integers(value: Array) -> Array:
+    return value if value.dtype == bool else np.nan_to_num(value.astype(float)).astype(int)
+
+
+def _numeric(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: function(_numbers(a), _numbers(b))
+
+
+def _bits(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: function(_integers(a), _integers(b))
+
+
+def _nonzero(value: Array) -> Array:
+    return np.where(value == 0, 1, value)
+
+
+def _negative(value: Array) -> Array:
+    return -_numbers(value)
+
+
+def _inverted(value: Array) -> Array:
+    return ~_integers(value)
+
+
+def _shift(value: Array) -> Array:
+    return np.clip(value, 0, 62).astype(int)
+
+
+_BINARY: Mapping[type[ast.operator], Callable[[Array, Array], Array]] = {
+    ast.Add: _numeric(np.add), ast.Sub: _numeric(np.subtract), ast.Mult: _numeric(np.multiply), ast.Div: _numeric(np.divide),
+    ast.FloorDiv: _numeric(lambda a, b: a // _nonzero(b)), ast.Mod: _numeric(lambda a, b: a % _nonzero(b)),
+    ast.BitAnd: _bits(np.bitwise_and), ast.BitOr: _bits(np.bitwise_or), ast.BitXor: _bits(np.bitwise_xor),
+    ast.LShift: _bits(lambda a, b: _numbers(a) << _shift(b)), ast.RShift: _bits(lambda a, b: _numbers(a) >> _shift(b)),
+}  # fmt: skip
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Array, Array], Array]] = {
+    ast.Eq: np.equal, ast.NotEq: np.not_equal, ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater,
+    ast.GtE: np.greater_equal, ast.Is: np.equal, ast.IsNot: np.not_equal,
+}  # fmt: skip
+_UNARY: Mapping[type[ast.unaryop], Callable[[Block], Block]] = {
+    ast.USub: lambda a: elementwise(_negative, a),
+    ast.Invert: lambda a: elementwise(_inverted, a),
+    ast.Not: lambda a: elementwise(np.logical_not, a),
+    ast.UAdd: lambda a: a,
+}
