@@ -126,6 +126,15 @@ def check_between(mesh: DeviceMesh) -> None:
             if a.numel() == 1:
                 torch.testing.assert_close(b.grad.full_tensor(), a.grad, rtol=1e-4, atol=0, msg=key)
     parallelize(made(), plan | {"1": "replicate"}, mesh)
+    nested = nn.Sequential(nn.Sequential(nn.Linear(8, 12), nn.Sequential(nn.PReLU())), nn.Sequential(nn.Linear(12, 8)))
+    assert refused(nested, {"0.0": "colwise", "1.0": "rowwise"}, mesh).startswith("TL241: 0.1.0.weight is outside")
+    own = nn.ModuleDict({"up": nn.Linear(8, 12), "down": nn.Linear(12, 8)})
+    own.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    block = nn.ModuleDict({"mlp": own, "norm": nn.LayerNorm(8)})
+    said = refused(block, {"mlp.up": "colwise", "mlp.down": "rowwise"}, mesh)
+    assert said.startswith("TL241: mlp.scale is outside of the plan")
+    assert "add 'mlp': " in said
+    parallelize(block, {"mlp.up": "colwise", "mlp.down": "rowwise", "mlp": "replicate"}, mesh)
 
 
 class Threaded(nn.Module):

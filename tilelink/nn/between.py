@@ -21,22 +21,17 @@ def summed_between(model: nn.Module, entries: list[Entry], own_plan: bool) -> li
 
     Args:
         own_plan: the plan is the model's own, which its user did not write. In those of transformers such modules are norms of
-            heads and activations with parameters, and what they get is split: their gradients are summed.
+            heads and activations with parameters, beside the layers, and what they get is split: their gradients are summed.
 
     Raises:
         TilelinkError: TL241, there is one, and the plan is the user's, who can say on what it is applied.
     """
-    planned = {entry.module for entry in entries}
-    found = [
-        (f"{name}.{child}" if name else child, module)
-        for name, parent in model.named_modules()
-        for child, module in _between(parent, entries, planned)
-    ]
+    found = [*_between(model, entries, direct=own_plan)]
     if found and not own_plan:
         name, module = found[0]
         own = next(own for own, _ in module.named_parameters(recurse=False))
         raise misfit(
-            f"{name}.{own} is outside of the plan, beside layers that split activations for one another",
+            f"{f'{name}.' if name else ''}{own} is outside of the plan, beside layers that split activations for one another",
             "what a rank applies it to may be a part of the activations, and then the gradient that it has is a part as well",
             f'add {name!r}: "replicated_with_grad_allreduce" if it is applied to split activations, else "replicate"',
         )
@@ -44,23 +39,43 @@ def summed_between(model: nn.Module, entries: list[Entry], own_plan: bool) -> li
     return [Entry(name, module, None, STYLES[summed], summed) for name, module in found]
 
 
-def _between(parent: nn.Module, entries: list[Entry], planned: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Children that a split layer's result may go through on its way to another, by their parameters' shapes."""
-    children = dict(parent.named_children())
-    linear = {child: module for child, module in children.items() if isinstance(module, nn.Linear)}
+def _between(model: nn.Module, entries: list[Entry], direct: bool) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that a split layer's result may go through on its way to another, by their parameters' shapes; `direct`: only
+    those beside both layers, in one module."""
     styles = {entry.module: entry.style for entry in entries if entry.parameter is None}
-    split = [(module, styles[module]) for module in linear.values() if module in styles]
-    if not (any(_splits(style) for _, style in split) and any(_takes_split(style) for _, style in split)):
-        return
-    # Of activations that every rank has whole.
-    widths = {module.in_features for module in linear.values() if not _takes_split(styles.get(module))}
-    widths |= {module.out_features for module in linear.values() if not _splits(styles.get(module))}
-    for child, module in children.items():
-        own = list(module.parameters(recurse=False))
-        if module in planned or isinstance(module, READ):
-            continue
-        if own and not any(p.dim() and p.shape[-1] in widths for p in own):
-            yield child, module
+    planned = {entry.module for entry in entries}
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    splits = [name for name, module in linear.items() if _splits(styles.get(module))]
+    takes = [name for name, module in linear.items() if _takes_split(styles.get(module))]
+    for around in dict.fromkeys(a for name in splits if (a := _around(name, takes, direct)) is not None):
+        inside = {name: module for name, module in model.named_modules() if _is_inside(name, around, direct)}
+        layers = [(module, styles.get(module)) for name, module in linear.items() if name in inside]
+        # Of activations that every rank has whole.
+        widths = {module.in_features for module, style in layers if not _takes_split(style)}
+        widths |= {module.out_features for module, style in layers if not _splits(style)}
+        for name, module in inside.items():
+            own = list(module.parameters(recurse=False))
+            if module in planned or isinstance(module, READ):
+                continue
+            if own and not any(p.dim() and p.shape[-1] in widths for p in own):
+                yield name, module
+
+
+def _around(name: str, takes: list[str], direct: bool) -> str | None:
+    """The innermost module around a layer that has one of others inside, `direct`ly; None: there is none."""
+    while name:
+        name = name.rpartition(".")[0]
+        if any(_is_inside(other, name, direct) for other in takes):
+            return name
+        if direct:
+            break
+    return None
+
+
+def _is_inside(name: str, around: str, direct: bool) -> bool:
+    if direct:
+        return bool(name) and name.rpartition(".")[0] == around
+    return not around or name == around or name.startswith(f"{around}.")
 
 
 def _splits(style: object) -> bool:
