@@ -268,7 +268,7 @@ MOVES: Mapping[str, Callable[[Called], Any]] = {
     "gather": _gathered,
     "split": _split,
     "arange": _ranged,
-    "where": lambda c: blocks.chosen(*c.blocks()),
+    "where": lambda c: blocks.chosen(*(next(flat(c.given[w])) for w in PARAMETERS["where"])),
     "zeros": lambda c: blocks.filled(c.sizes("shape"), number(0.0)),
     "full": lambda c: blocks.filled(c.sizes("shape"), c.second),
     "zeros_like": lambda c: blocks.like(number(0.0), c.block),

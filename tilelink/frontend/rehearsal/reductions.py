@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -243,9 +244,12 @@ NEEDS = {"where": 3, **dict.fromkeys(("dot", "gather", "full", "full_like", "ara
 def result(called: Called, *, lanewise: bool) -> Any:
     """What a function of Triton's language gives. `lanewise`: what is not known is a function of each value."""
     name, values = called.name, [*called.blocks()]
-    single, wanted = all(not b.rank for b in values), len(PARAMETERS.get(name, ("",)))
-    if name in ELEMENTWISE and ((single and len(values) == 2) or (name not in TABLE and len(values) == wanted)):
-        return elementwise(ELEMENTWISE[name], *values)
+    if name in ELEMENTWISE:
+        operands = [v for w in PARAMETERS.get(name, ("input",)) if isinstance(v := called.given.get(w), Block)]
+        if name in TABLE and len(operands) > 1 and all(not b.rank for b in operands):  # Python's, of numbers
+            return reduce(lambda a, b: elementwise(ELEMENTWISE[name], a, b), operands)
+        if name not in TABLE and len(operands) == len(PARAMETERS.get(name, ("input",))):
+            return elementwise(ELEMENTWISE[name], *operands)
     if name in TABLE and (fits := _fits(called)) is not None:
         return TABLE[name](called) if fits else None  # Triton has something to say
     if name in SAME:
