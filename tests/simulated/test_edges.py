@@ -105,20 +105,22 @@ def test_integers_have_no_infinity() -> None:
 
 
 @tilelink.program("M N -> M")
-def greatest(x: Any, out: Any, *, filler: int) -> None:
+def filled(x: Any, out: Any, *, filler: int) -> None:
     m = tl.tile_id(out)
-    tl.tile_store(out, m, tl.max(tl.tile_load(x, m, other=filler), 1))
+    inside = tl.tile_range(x, axis=1) < tl.size(x, 1)
+    tl.tile_store(out, m, tl.sum(tl.where(inside[None, :], tl.tile_load(x, m, other=filler), 0), 1))
 
 
 @tilelink.program("M N -> M")
 def between(x: Any, out: Any) -> None:
     m = tl.tile_id(out)
-    tl.tile_store(out, m, tl.max(tl.tile_load(x, m, other=-0.5), 1))
+    inside = tl.tile_range(x, axis=1) < tl.size(x, 1)
+    tl.tile_store(out, m, tl.sum(tl.where(inside[None, :], tl.tile_load(x, m, other=-0.5), 0), 1))
 
 
 @tilelink.operator("M N -> M")
-def greatest_of_rows(x: Any, *, filler: int | None = None) -> Any:
-    return between(x) if filler is None else greatest(x, filler=filler)
+def sums_of_rows(x: Any, *, filler: int | None = None) -> Any:
+    return between(x) if filler is None else filled(x, filler=filler)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +140,10 @@ def test_what_a_load_of_integers_gives_past_an_edge_is_one(dtype: torch.dtype, f
     given: dict[str, Any] = {} if filler is None else {"filler": filler}
     x = torch.ones(1, 3).to(dtype)
     if not hint:
-        assert greatest_of_rows([x], **given)[0].tolist() == [max(1, filler or 0)]
+        assert sums_of_rows([x], **given)[0].tolist() == [3]
         return
     with pytest.raises(tilelink.TilelinkError, match="TL337") as caught:
-        greatest_of_rows([x], **given)
+        sums_of_rows([x], **given)
     assert f"`other={hint}`" in str(caught.value)
 
 

@@ -11,9 +11,8 @@ import numpy as np
 from tilelink.ir.program import Together
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-IN, SAID, INDEX, PAST = range(4)
-"""Marks of lanes: an element; past an edge, with a value that the program has chosen for there; past an edge, and made of
-positions alone; past an edge."""
+IN, INDEX, PAST = range(3)
+"""Marks of lanes: an element; past an edge, and made of positions alone; past an edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ class Block:
 
     @property
     def past(self) -> bool:
-        """Whether something of it lies past an edge, and the program has not said what counts there."""
-        return self.mark is not None and bool((self.mark > SAID).any())
+        """Whether something of it lies past an edge."""
+        return self.mark is not None and bool(self.mark.any())
 
     @property
     def counts_lanes(self) -> bool:
@@ -125,12 +124,7 @@ def broadcast(values: Sequence[Block]) -> tuple[list[Array], list[Array] | None,
 def elementwise(function: Callable[..., Any], *values: Block) -> Block:
     """A function of values that go together: of what lies past an edge it makes what lies past it."""
     arrays, marks, more = broadcast(values)
-    mark = None
-    if marks is not None:
-        said = np.logical_or.reduce([m == SAID for m in marks])
-        mark = np.maximum.reduce(marks)
-        mark = np.where(said & (mark != IN), PAST, mark)
-    return Block(np.asarray(function(*arrays)), mark, **more)
+    return Block(np.asarray(function(*arrays)), None if marks is None else np.maximum.reduce(marks), **more)
 
 
 def compared(function: Callable[..., Any], a: Block, b: Block) -> Block:
@@ -143,35 +137,6 @@ def compared(function: Callable[..., Any], a: Block, b: Block) -> Block:
         np.where((m == INDEX) & (not x.data), np.inf, v) for x, v, m in zip((a, b), arrays, marks or (), strict=True)
     ]
     return replace(found, value=np.asarray(function(*sides)))
-
-
-def decided(function: Callable[..., Any], a: Block, b: Block, *, by: bool) -> Block:
-    """`&` (`by` False) and `|` (`by` True): where one side alone decides, the lane is what that side's is."""
-    found = elementwise(function, a, b)
-    if found.mark is None or a.value.dtype != bool or b.value.dtype != bool:
-        return found
-    arrays, marks, _ = broadcast([a, b])
-    mark = found.mark
-    for value, own in zip(arrays, marks or (), strict=True):
-        mark = np.where((value == by).all(axis=0) & (own < mark) & (own != SAID), own, mark)
-    return replace(found, mark=mark)
-
-
-def chosen(test: Block, a: Block, b: Block) -> Block:
-    """`tl.where`. A test of positions that is the same for all that lies past the end says what counts there, if it chooses a
-    value that is none of it; any other test only chooses between values."""
-    (asked, x, y), marks, more = broadcast([test, a, b])
-    asked = asked.astype(bool)
-    value = np.where(asked, x, y)
-    if marks is None:
-        return Block(value, None, **more)
-    by, first, second = marks
-    asked = np.broadcast_to(asked[0], by.shape)
-    mark, index = np.where(asked, first, second), by == INDEX
-    says = SAID if asked[index].all() == asked[index].any() else PAST
-    plain = (by == IN) & (mark == IN) & (np.maximum(first, second) != IN)
-    mark = np.where(index & (mark == IN), says, mark)
-    return Block(value, np.where(plain | (by == PAST) | (by == SAID), PAST, mark), **more)
 
 
 def filled(shape: Sequence[Block], value: Block) -> Block:

@@ -107,12 +107,16 @@ def _clamped(x: Array, low: Array, high: Array) -> Array:
     return np.minimum(np.maximum(x, low), high)
 
 
+def _chosen(test: Array, x: Array, y: Array) -> Array:
+    return np.where(test.astype(bool), x, y)
+
+
 _NUMPY = ("exp", "exp2", "log", "log2", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh", "floor", "ceil",
           "trunc", "rint", "abs", "maximum", "minimum", "isnan", "isinf", "isfinite")  # fmt: skip
 ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     **{n: getattr(np, n) for n in _NUMPY}, "sqrt_rn": np.sqrt, "rsqrt": _rsqrt, "erf": _erf, "sigmoid": _sigmoid,
     "fdiv": np.divide, "div_rn": np.divide, "pow": np.float_power, "cdiv": _cdiv, "fma": _fma, "clamp": _clamped,
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+    "where": _chosen, "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
 }  # fmt: skip
 """`max` and `min` are Python's, of numbers."""
 OPAQUE = frozenset({
@@ -268,7 +272,6 @@ MOVES: Mapping[str, Callable[[Called], Any]] = {
     "gather": _gathered,
     "split": _split,
     "arange": _ranged,
-    "where": lambda c: blocks.chosen(*(next(flat(c.given[w])) for w in PARAMETERS["where"])),
     "zeros": lambda c: blocks.filled(c.sizes("shape"), number(0.0)),
     "full": lambda c: blocks.filled(c.sizes("shape"), c.second),
     "zeros_like": lambda c: blocks.like(number(0.0), c.block),

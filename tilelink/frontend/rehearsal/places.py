@@ -181,5 +181,6 @@ class Trial:
         chance = np.modf(np.abs(np.sin(mixed * 78.233) * 43758.5453))[0]
         if contract is not None or dtype.startswith(("i", "u")):
             most = 5 if contract is None or contract.of is None else self.size(Axis(contract.of))
-            return np.floor(chance * most).astype(int)
+            least = 3 if contract is None and dtype.startswith("i") and self.which % 3 == 1 else 0
+            return np.floor(chance * most).astype(int) - least
         return self._kinds[param.name](chance)

@@ -11,22 +11,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilelink.frontend.rehearsal import blocks, refusals
-from tilelink.frontend.rehearsal.blocks import IN, PAST, SAID, Array, Block, elementwise, made
+from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, elementwise, made
 from tilelink.frontend.rehearsal.functions import ELEMENTWISE, MOVES, OPAQUE, PARAMETERS, SAME, Called, flat, opaque
 
 Values: TypeAlias = "Block | tuple[Block, ...]"
 SUMS = frozenset({"sum", "xor_sum", "reduce_or", "cumsum", "cumprod", "softmax", "dot"})
-"""Which it is known that only 0 leaves as they are (1, minus infinity): what the program has said is not taken at its word, and
-one rehearsal shows as much as many. A maximum only some data changes."""
+"""Of which one rehearsal shows as much as many. A maximum only some data changes."""
 LARGE = 1e20
 """What no data of a rehearsal is larger than."""
 
 
-def counting(called: Called, block: Block) -> Array:
-    """Which lanes count: in the first place all, in the second elements, and what the program has said where that is taken at its
-    word."""
-    counts = (block.marks == IN) | ((block.marks == SAID) & (called.name not in SUMS))
-    return np.stack([np.ones_like(counts), counts])
+def counting(block: Block) -> Array:
+    """Which lanes count: in the first place all, in the second elements."""
+    inside = block.marks == IN
+    return np.stack([np.ones_like(inside), inside])
 
 
 def same(value: Array, where: Array) -> bool:
@@ -66,7 +64,7 @@ def _reduced(called: Called) -> Values:
     fold, nothing = FOLDS[name]
     value = block.value.astype(float)
     if block.mark is not None:
-        value = np.where(counting(called, block), value, nothing)
+        value = np.where(counting(block), value, nothing)
     found = _without(called, block, axes, fold(value, tuple(k + 1 for k in axes)))
     if called.asked("return_indices"):
         return found, _without(called, block, axes, FOLDS["arg" + name][0](value, tuple(k + 1 for k in axes)))
@@ -118,7 +116,7 @@ FOLDS: Mapping[str, tuple[Callable[[Array, Any], Array], float]] = {
 
 def _runs(called: Called, parts: tuple[Block, ...], axis: int) -> list[list[Array]]:
     """By lane along an axis, what a function of the user's makes of all values that count up to there."""
-    counts = np.logical_and.reduce([counting(called, p) for p in parts])
+    counts = np.logical_and.reduce([counting(p) for p in parts])
     values = [np.broadcast_to(p.value, [2, *p.lengths]) for p in parts]
     order = range(parts[0].lengths[axis])
     so_far, there = [np.take(v, 0, axis + 1) for v in values], np.zeros_like(np.take(counts, 0, axis + 1))
@@ -157,7 +155,7 @@ def _scanned(called: Called) -> Values:
         scans = [np.stack(lanes, axis + 1) for lanes in zip(*by_lane, strict=True)]
     else:
         function, nothing = (np.cumsum, 0) if called.name == "cumsum" else (np.cumprod, 1)
-        value = np.where(counting(called, parts[0]), parts[0].value, nothing)
+        value = np.where(counting(parts[0]), parts[0].value, nothing)
         turned = np.flip(value, axis + 1) if called.asked("reverse") else value
         scan = np.asarray(function(turned, axis=axis + 1))
         scans = [np.flip(scan, axis + 1) if called.asked("reverse") else scan]
@@ -170,7 +168,7 @@ def _scanned(called: Called) -> Values:
 def _softmax(called: Called) -> Block:
     block = called.block
     (axis,) = _axes(block, called.integer("dim") or 0)
-    value = np.where(counting(called, block), block.value, -np.inf)
+    value = np.where(counting(block), block.value, -np.inf)
     weight = np.exp(value - value.max(axis=axis + 1, keepdims=True))
     weight = weight / weight.sum(axis=axis + 1, keepdims=True)
     return _result(called, block, (axis,), weight, np.where(block.marks == IN, IN, PAST), made(block.edges))
@@ -182,7 +180,7 @@ def _sorted(called: Called) -> Block:
     dim = called.integer("dim")
     (axis,) = _axes(block, -1 if dim is None else dim)
     sign = -1 if called.asked("descending") or (called.name == "topk" and "descending" not in called.given) else 1
-    counts = counting(called, block)
+    counts = counting(block)
     value = sign * np.sort(np.where(counts, sign * block.value.astype(float), np.inf), axis=axis + 1)
     places = np.arange(block.lengths[axis]).reshape([-1 if k == axis else 1 for k in range(block.rank)])
     marks = np.where(places < counts[1].sum(axis=axis, keepdims=True), IN, PAST)
@@ -197,7 +195,7 @@ def _sorted(called: Called) -> Block:
 def _histogram(called: Called) -> Block:
     """Whatever lies in a bin is counted."""
     block, bins, mask = called.block, called.integer("num_bins") or 1, called.given.get("mask")
-    counts = counting(replace(called, name="sum"), block)
+    counts = counting(block)
     if isinstance(mask, Block):
         counts = counts & blocks.spread(mask.value.astype(bool), block.lengths)
     value = np.where(counts, block.value, -1)[..., None] == np.arange(bins)
@@ -237,7 +235,7 @@ TABLE: Mapping[str, Callable[[Called], Any]] = {
 }
 
 
-NEEDS = {"where": 3, **dict.fromkeys(("dot", "gather", "full", "full_like", "arange", "join", "broadcast"), 2)}
+NEEDS = {**dict.fromkeys(("dot", "gather", "full", "full_like", "arange", "join", "broadcast"), 2)}
 """How many arguments a function has to get, if it is not one."""
 
 

@@ -6,13 +6,12 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeAlias
 
-import numpy as np
-
 from tilelink.frontend.rehearsal.blocks import IN, Block, Edge
 from tilelink.frontend.rehearsal.functions import Called
 
 Fail: TypeAlias = "Callable[[ast.AST, str, str, str], NoReturn]"
-FILLED = "a block has as many lanes as the tile, and `tl.tile_load` fills those past an edge with 0"
+LANES = "a block has as many lanes as the tile"
+FILLED = f"{LANES}: past an edge they hold 0, or what the load says by `other=`, and what is made of that"
 NOTHING: Mapping[str, str] = {
     **dict.fromkeys(("sum", "xor_sum", "dot", "cumsum", "reduce_or"), "0"), "cumprod": "1",
     **dict.fromkeys(("min", "argmin", "sort"), 'float("inf")'),
@@ -28,12 +27,11 @@ def taken(called: Called, block: Block, axes: Sequence[int]) -> NoReturn:
     nothing = NOTHING.get(name, 'float("-inf")')
     if name == "sort" and called.asked("descending"):
         nothing = 'float("-inf")'
-    why = FILLED + (", of which something else has been made" if np.any(block.value[0][marks != IN] != 0) else "")
     if edge is None:
         fail(
             called.node,
             f"`{name}` takes what lies past an edge",
-            why,
+            FILLED,
             f"choose what counts: `tl.where(…, …, {nothing})`",
         )
     hint = f"say what counts for nothing there: `tl.tile_load({edge.param}, …, other={nothing})`"
@@ -42,14 +40,14 @@ def taken(called: Called, block: Block, axes: Sequence[int]) -> NoReturn:
         if edge.var:
             by = "by `tl.tile_mask`, or by `tl.tile_range(…) < tl.tile_end(…)`"
         hint = f"choose what counts: `tl.where(…, …, {nothing})`, {by}"
-    fail(called.node, f"`{name}` takes what lies past the end of axis `{edge.dim}` of `{edge.param}`", why, hint)
+    fail(called.node, f"`{name}` takes what lies past the end of axis `{edge.dim}` of `{edge.param}`", FILLED, hint)
 
 
 def positions(fail: Fail, node: ast.expr, at: Block) -> NoReturn:
     """Something is stored at positions that lie past an edge themselves."""
     edge = at.edges[0] or Edge("…", "…", "")
     message = f"`{ast.unparse(node)}` has positions past the end of axis `{edge.dim}` of `{edge.param}`"
-    why = f"{FILLED}, which is a position like any other, and something would be stored there"
+    why = f"{LANES}: past an edge they hold 0 unless the load says `other=`, which is a position like any other"
     hint = f"say that they are no elements: `tl.tile_load({edge.param}, …, other=-1)`"
     if not edge.loaded:
         hint = "choose the others, `tl.where(…, …, -1)`, or store under a mask"
@@ -61,11 +59,11 @@ def stored(fail: Fail, node: ast.expr, value: Block, param: str) -> NoReturn:
     edge = next((e for e in value.edges if e), None)
     where = f"the end of axis `{edge.dim}` of `{edge.param}`" if edge else "an edge"
     message = f"`{ast.unparse(node)}` has what lies past {where} where there are elements of `{param}`"
-    why = "a block has as many lanes as the tile, and these were moved, or are those of another tile"
+    why = f"{LANES}, and these were moved, or are those of another tile"
     fail(node, message, why, "load the elements that are meant, or choose what counts with `tl.where`")
 
 
 def length(fail: Fail, node: ast.expr, what: str, do: str) -> NoReturn:
     """The length of a block is no number of elements to compute with."""
-    why = "a block has as many lanes as the tile, whatever there is of the tensor"
+    why = f"{LANES}, whatever there is of the tensor"
     fail(node, f"{what}, which counts what lies past an edge", why, f"{do} the length of the axis, `tl.size(…)`")

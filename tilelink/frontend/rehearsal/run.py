@@ -11,7 +11,7 @@ import numpy as np
 
 from tilelink.errors import Loc, Note
 from tilelink.frontend.rehearsal import blocks, refusals
-from tilelink.frontend.rehearsal.blocks import IN, PAST, SAID, Array, Block, Edge, elementwise, number, spread
+from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, elementwise, number, spread
 from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, spoilt
 from tilelink.frontend.rehearsal.places import TILE, TileAt, Trial
 from tilelink.frontend.rehearsal.reductions import result, same
@@ -269,8 +269,6 @@ class Run:
         function = _BINARY[type(op)]
         if b.counts_lanes and (isinstance(op, ast.Div) or (isinstance(op, ast.FloorDiv | ast.Mod) and a.data)):
             refusals.length(self.fail, node, f"a division by `{ast.unparse(right[0])}`", "divide by")
-        if isinstance(op, ast.BitAnd | ast.BitOr):
-            return self._together(node, blocks.decided(function, a, b, by=isinstance(op, ast.BitOr)), left, right)
         return self._together(node, elementwise(function, a, b), left, right)
 
     def _compared(self, node: ast.expr, op: ast.cmpop, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
@@ -332,7 +330,7 @@ class Run:
         if isinstance(found, Jitted):
             return self.helper(called, found, args, keywords)
         made = result(called, lanewise=far)
-        if isinstance(made, Block) and name in (*ELEMENTWISE, "where"):
+        if isinstance(made, Block) and name in ELEMENTWISE:
             self._together(node, made, *zip(node.args, args, strict=False))
         return made
 
@@ -423,8 +421,7 @@ def _tile_load(run: Run, call: ast.Call) -> Block:
     mark = np.zeros(place.lengths, np.int8)
     for e in place.entries:
         run.agreed(e.at)
-        past = np.where(place.along(e.there, e), PAST, PAST if other is None else SAID)
-        mark = np.maximum(mark, np.where(place.along(e.at.marks, e) == IN, IN, past))
+        mark = np.maximum(mark, np.where(place.along(e.at.marks, e) == IN, IN, PAST))
     value = np.where(place.there, run.trial.data(param, place), filler)
     edges = tuple(e and replace(e, param=param.name, loaded=True) for e in place.edges)
     taken = frozenset[Together]().union(*(e.at.taken for e in place.entries))
@@ -477,7 +474,7 @@ def _tile_mask(run: Run, call: ast.Call) -> Block:
         limit = run.value(given[word]) if word in given else None
         if isinstance(limit, Block):
             column = limit.moved(lambda v: v[..., None], (*limit.edges, None)) if limit.rank else limit
-            found = blocks.decided(np.logical_and, found, blocks.compared(function, row, column), by=False)
+            found = elementwise(np.logical_and, found, blocks.compared(function, row, column))
     return found
 
 
