@@ -118,6 +118,17 @@ CHANGED = [
     "greatest(x) if tl.size(a, 0) > 2 else mean",
     "tl.sum((tl.exp(x) if tl.size(a, 0) > 2 else x, x)[0], 1)",
     "tl.swizzle2d(x, x, 2, 2, 2)[0]",
+    "tl.sum(active(x, MODE), 1)",
+    "tl.sum(active(x, 'gelu'), 1)",
+    "tl.sum(tl.maximum(x + MARGIN, 0.0), 1)",
+    "tl.sum((tl.where((k < tl.size(a, 1))[None, :], x, 0.0) - mean[:, None] if CENTERED else x) * (1.0 if MASKED else x), 1)",
+    "tl.max(tl.where((k >= 128)[None, :], x, -1e30), 1)",
+    "tl.sum(tl.where((k % 16 == 15)[None, :], tl.exp(x), 0.0), 1)",
+    "tl.argmax(tl.ravel(lost), 0) + mean",
+    "tl.argmax(tl.flip(lost, 1), 1).to(tl.float32)",
+    "tl.max(tl.arange(0, tl.ravel(lost).shape[0]) * (tl.ravel(lost) > 0), 0) + mean",
+    "tl.sum((tl.tile_load(d, m).to(tl.int32) - 1) // 4 + 1, 1).to(tl.float32)",
+    "tl.log(tl.sum(tl.where((k < tl.size(a, 1))[None, :], tl.exp(x - tl.max(x, 1)[:, None]), 0.0), 1))",
     "mean * (1 if tl.max(tl.max(x, 1), 0) > -0.5 else 2)",
     "mean + tl.max(tl.sum(x, 1) - tl.max(tl.abs(x) - 1.0, 1), 0)",
     "tl.max(input=x, axis=1)",
@@ -201,6 +212,12 @@ CHANGED = [
 ALIKE = [
     "tl.sum(tl.flip(x, 1), 1)",
     "tl.sum(tl.softmax(filled, 1), 1)",
+    "tl.sum(active(x, 'relu'), 1)",
+    "tl.sum(powers(x), 1)",
+    "tl.sum(tl.reshape(eight, (eight.shape[0], eight.shape[1] // 32, 32)), 2)[:, 0]",
+    "tl.sum(tl.zeros(tl.tile_shape(out) + (4,), tl.float32), 1) + mean",
+    "tl.topk(lost, 4, 1)[:, 0]",
+    "tl.sum(tl.tile_load(a, (m, tl.arange(0, 64))) * (tl.arange(0, 64) < tl.size(a, 1))[None, :], 1)",
     "tl.max(x, 1) * 0 + mean",
     "tl.sum(tl.floor(x / 3.0 + 0.5), 1)",
     "tl.max(x * x, 1)",
@@ -309,6 +326,20 @@ def wave(x):
     return tl.cos(x)
 
 @triton.jit
+def active(x, MODE: tl.constexpr):
+    if MODE == "relu":
+        x = tl.maximum(x, 0.0)
+    elif MODE == "sigmoid":
+        x = tl.sigmoid(x)
+    elif MODE == "gelu":
+        x = x + 0.5
+    return x
+
+@triton.jit
+def powers(x, scale: tl.constexpr = 2 ** -1):
+    return x * scale
+
+@triton.jit
 def greatest(x, axis: tl.constexpr = 1):
     found = tl.max(x, axis)
     return found
@@ -317,7 +348,8 @@ def greatest(x, axis: tl.constexpr = 1):
 
 
 def program(expression: str) -> Any:
-    return captured("M K, K N, M 8 -> M", "a, b, c, out", BODY.format(expression), HELPERS)
+    given = 'a, b, c, d, out, *, MODE: str = "relu", MARGIN: float = 0.0, CENTERED: bool = True, MASKED: bool = True'
+    return captured("M K, K N, M 8, M K i32 -> M", given, BODY.format(expression), HELPERS)
 
 
 @table("expression", CHANGED)

@@ -14,7 +14,7 @@ FAR = tl.constexpr(2147483647)
 
 
 @tilelink.program("S/R h D, T g D, T g D, e+1 i32 offsets -> S/R h D")
-def flash_varlen(q: Any, keys: Any, values: Any, starts: Any, out: Any, *, causal: bool, scale: float) -> None:
+def flash_varlen(q: Any, keys: Any, values: Any, starts: Any, out: Any, *, causal: bool, scale: float = 1.0) -> None:
     """Some rows of a head, and of the keys those of the sequences that the rows are in."""
     s, h, _ = tl.tile_id(out)
     g = h * tl.size(keys, 1) // tl.size(q, 1)

@@ -15,7 +15,7 @@ MOVES = {"deal": tilelink.copy_engine(S=128), "settle": tilelink.sms(S=128)}
 
 
 @tilelink.program("S h D, T g D, T g D, S/R h D")
-def flash_there(q: Any, keys: Any, values: Any, back: Any, *, scale: float) -> None:
+def flash_there(q: Any, keys: Any, values: Any, back: Any, *, scale: float = 1.0) -> None:
     """Some rows of a head, of those that were dealt to this rank; the result goes to whoever has these positions."""
     s, h, _ = tl.tile_id(q)
     g = h * tl.size(keys, 1) // tl.size(q, 1)

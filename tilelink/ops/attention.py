@@ -52,7 +52,7 @@ def soften(score, keep, scale, top, total):
 
 
 @tilelink.program("S/R h D, T g D, T g D -> S/R h D")
-def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool, scale: float) -> None:
+def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool, scale: float = 1.0) -> None:
     """Some rows of a head. Keys are taken from these rows' own place on and then from the first: as they come in a ring."""
     s, h, _ = tl.tile_id(out)
     g = h * tl.size(keys, 1) // tl.size(q, 1)

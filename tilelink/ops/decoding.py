@@ -13,7 +13,7 @@ from tilelink.ops.attention import soften
     "b g Q D, b S/R g D, b S/R g D, b i32 <S+1, b g Q R c D f32, b g Q R c f32 -> b g Q R/R c f32",
 )
 def partial_decode(
-    q: Any, keys: Any, values: Any, lengths: Any, means: Any, logs: Any, part: Any, *, scale: float
+    q: Any, keys: Any, values: Any, lengths: Any, means: Any, logs: Any, part: Any, *, scale: float = 1.0
 ) -> None:
     """The `c`-th part of this rank's keys, to everyone: weighted values, and the logarithm of what the weights add up to."""
     b, g, n, r, c = tl.tile_id(part)

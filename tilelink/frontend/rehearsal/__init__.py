@@ -11,21 +11,24 @@ Knows: `frontend.scope`, `frontend.source`, numpy. Never knows: ops, plans, Trit
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 import numpy as np
 
 from tilelink.frontend.rehearsal.functions import Findings
-from tilelink.frontend.rehearsal.places import SIZES
+from tilelink.frontend.rehearsal.places import SIZES, Drawn
 from tilelink.frontend.rehearsal.run import Paths, Rehearsed, Run
 from tilelink.ir.program import Together
 
 __all__ = ["Rehearsed", "taken_together"]
 
 MANY = 18
-"""Rehearsals of a program in which only some data shows what lies past an edge."""
-MORE = 12
-"""Rehearsals, at most, for sides of branches that others do not take."""
+"""Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""
+MORE = 72
+"""Rehearsals, at most, for sides of branches that others do not take, and near constants that positions are compared with."""
+WIDE = 100
+"""Where an axis is as long as a constant from here on, the others are not."""
 
 
 def taken_together(program: Rehearsed) -> tuple[Together, ...]:
@@ -35,14 +38,42 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
         TilelinkError: TL143, what lies past an edge would come into what it stores.
     """
     found, paths = Findings(frozenset(n for n in program.domain if n)), Paths()
+    counted, compared = _numbers(program)
+    near = [(n + more, k) for n in compared for k in ((-1,) if n < WIDE else (0, 1, 2)) for more in (-3, 3)]
     with np.errstate(all="ignore"):
         for which in range(MANY):
-            if which < len(SIZES) or found.doubtful:
-                Run(program, which, paths, found)
-        for which in range(MORE):
+            if which < len(SIZES) or found.doubtful or (program.constants and 3 * which < 2 * MANY):
+                Run(program, Drawn(which, counted), paths, found, {})
+        for which in range(len(SIZES)):
+            for size, axis in near[: MORE // len(SIZES) if found.doubtful or not which else 0]:
+                Run(program, Drawn(which, counted, size, axis), paths, found, {})
+        for _ in range(MORE):
             if (side := paths.untaken()) is None:
                 break
-            paths.forced.append(side)
-            Run(program, which, paths, found)
+            Run(program, side[0], paths, found, side[1])
     stored = {t for t in found.notes if t.stored}
     return tuple(dict.fromkeys(t for t in found.notes if t.stored or replace(t, stored=True) not in stored))
+
+
+def _numbers(program: Rehearsed) -> tuple[int, tuple[int, ...]]:
+    """The greatest number that a program counts to, as in `tl.topk(x, 8)` or a loop, and those that it compares something with,
+    or divides by."""
+    given = {c.name: c.default for c in program.constants if isinstance(c.default, int)}
+    counted, compared = {0}, set[int]()
+    for node in ast.walk(program.source.node):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "range",
+            "static_range",
+            "topk",
+        ):
+            parts = node.args
+        elif isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.FloorDiv):
+            parts = [node.right]
+        inside = [n for p in parts for n in ast.walk(p)]
+        values = {n.value for n in inside if isinstance(n, ast.Constant) and type(n.value) is int}
+        values |= {given[n.id] for n in inside if isinstance(n, ast.Name) and n.id in given}
+        (counted if isinstance(node, ast.Call) else compared).update(values)
+    return max(n for n in counted if n <= 16), tuple(sorted(n for n in compared if 8 < n <= 2048))

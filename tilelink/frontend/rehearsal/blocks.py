@@ -34,14 +34,15 @@ def made(edges: Iterable[Edge | None]) -> tuple[Edge | None, ...]:
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """`value`: what all lanes make, then what those that count make, if it is something else, along a first axis; behind it the
-    axes of the block (none: one value). `mark`: of each lane, None: all are elements. `data`: some of it was loaded. `odd`: the
-    call that made both differ. `taken`: of what it is made that takes tiles of the domain together. `lanes`: of the length of a
-    block, the positions along the axis."""
+    axes of the block (none: one value). `mark`: of each lane, None: all are elements. `data`: some of it was loaded. `known`: it
+    is written out, and the same in every call. `odd`: the call that made both differ. `taken`: of what it is made that takes
+    tiles of the domain together. `lanes`: of the length of a block, the positions along the axis."""
 
     value: Array
     mark: Array | None = None
     edges: tuple[Edge | None, ...] = ()
     data: bool = False
+    known: bool = False
     odd: Any = None
     taken: frozenset[Together] = frozenset()
     lanes: Block | None = None
@@ -118,7 +119,8 @@ def broadcast(values: Sequence[Block]) -> tuple[list[Array], list[Array] | None,
     edges = made(next((e for e in along if e), None) for along in zip(*sides, strict=True))
     taken = frozenset[Together]().union(*(b.taken for b in values))
     odd = next((b.odd for b in values if b.odd is not None), None)
-    return arrays, marks, {"edges": edges, "data": any(b.data for b in values), "odd": odd, "taken": taken}
+    alike = {"data": any(b.data for b in values), "known": all(b.known for b in values)}
+    return arrays, marks, {"edges": edges, "odd": odd, "taken": taken, **alike}
 
 
 def elementwise(function: Callable[..., Any], *values: Block) -> Block:
@@ -128,20 +130,22 @@ def elementwise(function: Callable[..., Any], *values: Block) -> Block:
 
 
 def compared(function: Callable[..., Any], a: Block, b: Block) -> Block:
-    """A comparison. A position past an end is past whatever position data gives."""
+    """A comparison. A position past an end, or what data has been added to, is past whatever position data gives."""
     found = elementwise(function, a, b)
-    if found.mark is None or a.data == b.data:
+    if found.mark is None or not found.data:
         return found
-    arrays, marks, _ = broadcast([a, b])
-    sides = [
-        np.where((m == INDEX) & (not x.data), np.inf, v) for x, v, m in zip((a, b), arrays, marks or (), strict=True)
-    ]
+    (x, y), marks, _ = broadcast([a, b])
+    first, second = marks or (np.zeros(0),) * 2
+    sides = (
+        np.where((first == INDEX) & (second == IN), np.inf, x),
+        np.where((second == INDEX) & (first == IN), np.inf, y),
+    )
     return replace(found, value=np.asarray(function(*sides)))
 
 
 def filled(shape: Sequence[Block], value: Block) -> Block:
     """A block of a shape that holds one value."""
-    lengths = [int(n.number) for n in shape]
+    lengths = [max(int(n.number), 1) for n in shape]
     marks = np.full(lengths, IN if value.mark is None else PAST, np.int8)
     for axis, n in enumerate(shape):
         if n.lanes is not None:
@@ -163,7 +167,7 @@ def like(block: Block, other: Block) -> Block:
 def reshaped(block: Block, lengths: Sequence[int]) -> Block:
     """In another shape: axes from the left and from the right that are as long stay, and between those values move. Where a
     rehearsal has other lengths than the program, any lane may come anywhere."""
-    old, rank = block.lengths, len(lengths)
+    old, rank, lengths = block.lengths, len(lengths), [max(n, 1) for n in lengths]
     left = next((k for k in range(min(len(old), rank)) if old[k] != lengths[k]), min(len(old), rank))
     rest = min(len(old), rank) - left
     right = next((k for k in range(rest) if old[-1 - k] != lengths[-1 - k]), rest)

@@ -206,7 +206,7 @@ def _gathered(called: Called) -> Block:
     value = np.take_along_axis(block.value, np.broadcast_to(at, [len(block.value), *lengths]), axis + 1)
     edges = (index.edges[k] if k == axis else e for k, e in enumerate(block.edges))
     taken = block.taken | index.taken | called.note([block.edges[axis]])
-    return Block(value, mark if mark.any() else None, made(edges), True, block.odd or index.odd, taken)
+    return Block(value, mark if mark.any() else None, made(edges), True, odd=block.odd or index.odd, taken=taken)
 
 
 def _joined(called: Called) -> Block:
@@ -229,13 +229,20 @@ def _ranged(called: Called) -> Block:
     """As many positions as there are lanes; of a length of a block, those past the end are positions past it."""
     start, end = called.given["start"], called.given["end"]
     first, last = int(start.number), max(int(end.number), int(start.number) + 1)
-    mark, edge = None, None
+    mark, edge, value = None, None, np.arange(first, last)[None]
     if end.lanes is not None and first == 0:
         marks = end.lanes.marks
         mark, edge = np.where(marks == IN, IN, INDEX) if end.mark is not None else None, end.lanes.edges[0]
+        value = np.where(marks == IN, np.stack([value[0], places(marks)]), value)
     elif end.counts_lanes or start.counts_lanes:
         mark = np.full(last - first, PAST)
-    return Block(np.arange(first, last)[None], mark, made([edge]))
+    odd = None if len(value) == 1 or (value[0] == value[1]).all() else (called, end.lanes, (0,))
+    return Block(value if odd else value[:1], mark, made([edge]), odd=odd)
+
+
+def places(marks: Array, axis: int = -1) -> Array:
+    """By lane, how many elements are before it."""
+    return np.cumsum(marks == IN, axis) - (marks == IN)
 
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {

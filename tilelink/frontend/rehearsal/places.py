@@ -18,11 +18,49 @@ SIZES = ((3, 6, 5, 7), (1, 2, 3, 5), (6, 3, 7, 1), (2, 1, 6, 3), (5, 7, 1, 2), (
 """By rehearsal, sizes of dimensions in the order of the signature: of one tile or of two, the last of which is no whole one."""
 KINDS: Sequence[Callable[[Array], Array]] = (
     lambda chance: 12 * chance - 6, lambda chance: -0.2 - 9 * chance, lambda chance: 0.2 + 9 * chance,
-    lambda chance: chance - 0.5, lambda chance: -chance, lambda chance: np.floor(5 * chance) - 2,
+    lambda chance: chance - 0.5, lambda chance: -900 - 9 * chance, lambda chance: np.floor(5 * chance) - 2,
 )  # fmt: skip
 """By rehearsal, and by tensor, which numbers one holds."""
 LARGE = 1024
-"""A constant size above is rehearsed as a smaller one; of powers of two, one above 16."""
+"""A constant size above is rehearsed as a smaller one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Which call it is. `least`: axes have more elements than a program counts by constants; `near`: one has, or all have, about
+    as many as a constant that positions are compared with; `axis`: which one, -1: all."""
+
+    which: int
+    least: int = 0
+    near: int = 0
+    axis: int = -1
+
+    def size(self, k: int) -> int:
+        sizes = SIZES[(self.which + self.which // len(SIZES)) % len(SIZES)]
+        return self.near if self.near and self.axis in (-1, k) else self.least + sizes[k % len(sizes)]
+
+
+class Given(str):
+    """A text that is given at each call."""
+
+    __slots__ = ()
+
+
+def _value(constant: Constant, which: int, k: int) -> Any:
+    """A value of the `k`-th constant: its default most often; of one above 0 others above it, or 0 of integers."""
+    turn = which + k + which // 7 * k
+    default = constant.default
+    if isinstance(default, str) or constant.kind == "str":
+        return Given(default or "")
+    if constant.kind == "bool":
+        return number(bool(np.random.default_rng((which, k)).integers(2)))
+    if default is None:
+        values = (0.5, 1.5, -0.5, 0.0) if constant.kind == "float" else (1, 2, 4, 0, 8, 3, -1)
+    elif default <= 0:
+        values = (default, 1, -1, default, 2, 0)
+    else:
+        values = (default, 2 * default, default, default / 2 if constant.kind == "float" else 0)
+    return number(values[turn % len(values)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +113,19 @@ class Place:
 
 
 class Trial:
-    """One small call. `which`: its number; sizes and data differ from one to the next."""
+    """One small call. Sizes, data and constants differ from one to the next."""
 
-    def __init__(self, signature: Signature, params: Mapping[str, Param], which: int) -> None:
+    def __init__(
+        self, signature: Signature, params: Mapping[str, Param], constants: Sequence[Constant], of: Drawn
+    ) -> None:
         axes = [a for shape in signature.shapes for a in shape.axes]
         names = dict.fromkeys(d for a in axes for d in dims_of(a.size))
         split = {d for a in axes if a.split for d in dims_of(a.size)}
-        sizes = SIZES[(which + which // len(SIZES)) % len(SIZES)]
-        self.which = which
-        self.sizes = {n: sizes[k % len(sizes)] * (2 if n in split else 1) for k, n in enumerate(names)}
-        self._kinds = {name: KINDS[(which + k) % len(KINDS)] for k, name in enumerate(params)}
-
-    def constant(self, constant: Constant) -> Any:
-        if constant.kind == "str":
-            return constant.default or ""
-        if constant.kind == "bool":
-            return number(bool(self.which % 2))
-        if constant.default is not None:
-            return number(constant.default)
-        return number(0.5 if constant.kind == "float" else (1, 2, 4, 8)[self.which % 4])
+        self.which, self.rank = of.which, int(of.which % 2 == 0)
+        sizes = [of.size(k) for k in range(len(names))]
+        self.sizes = {n: 2 * size + 1 if n in split else size for n, size in zip(names, sizes, strict=True)}
+        self.constants = {c.name: _value(c, of.which, k) for k, c in enumerate(constants)}
+        self._kinds = {name: KINDS[(of.which + k) % len(KINDS)] for k, name in enumerate(params)}
 
     def size(self, axis: Axis) -> int:
         """Elements of an axis, of all ranks together."""
@@ -103,15 +135,16 @@ class Trial:
 
         found = int(evaluated(axis.size, of))
         if isinstance(axis.size, int) and found.bit_count() == 1:
-            return min(found, 16)
-        return found if found <= LARGE else LARGE // 2 + 3
+            return min(found, LARGE // 2)
+        return found if found <= LARGE or not isinstance(axis.size, int) else LARGE // 2 + 3
 
     def part(self, axis: Axis) -> tuple[int, int]:
         """Where this rank's part of an axis begins and ends, or that of a segment."""
         size = self.size(axis)
         if axis.split is None or axis.own_slice:
             return 0, size
-        return (0, size // 2) if self.which % 2 else (size // 2, size)
+        half = (size + 1) // 2
+        return (half, size) if self.rank else (0, half)
 
     def tile(self, param: Param, axis: int, var: str, begin: int, end: int) -> TileAt:
         return TileAt(var, param.shape.axes[axis].name, axis, param.name, begin, min(begin + TILE, end))

@@ -3,6 +3,7 @@ of what lies past an edge are harmless."""
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -12,11 +13,23 @@ import numpy as np
 
 from tilelink.frontend.rehearsal import blocks, refusals
 from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, elementwise, made
-from tilelink.frontend.rehearsal.functions import ELEMENTWISE, MOVES, OPAQUE, PARAMETERS, SAME, Called, flat, opaque
+from tilelink.frontend.rehearsal.functions import (
+    ELEMENTWISE,
+    MOVES,
+    OPAQUE,
+    PARAMETERS,
+    SAME,
+    Called,
+    flat,
+    opaque,
+    places,
+)
 
 Values: TypeAlias = "Block | tuple[Block, ...]"
 SUMS = frozenset({"sum", "xor_sum", "reduce_or", "cumsum", "cumprod", "softmax", "dot"})
 """Of which one rehearsal shows as much as many. A maximum only some data changes."""
+LANES = 24
+"""Of more lanes, how many a function of the user's takes together."""
 LARGE = 1e20
 """What no data of a rehearsal is larger than."""
 
@@ -53,7 +66,7 @@ def _result(
     if called.name not in SUMS and ((block.marks == PAST) & inside & (np.abs(block.value[0]) < LARGE)).any():
         called.found.doubtful = True
     taken = block.taken | called.note(block.edges[k] for k in axes)
-    return Block(value, marks if marks.any() else None, tuple(edges), block.data, odd, taken)
+    return Block(value, marks if marks.any() else None, tuple(edges), block.data, odd=odd, taken=taken)
 
 
 def _reduced(called: Called) -> Values:
@@ -65,10 +78,23 @@ def _reduced(called: Called) -> Values:
     value = block.value.astype(float)
     if block.mark is not None:
         value = np.where(counting(block), value, nothing)
-    found = _without(called, block, axes, fold(value, tuple(k + 1 for k in axes)))
+    behind = tuple(k + 1 for k in axes)
+    made = fold(value, behind)
+    found = _without(called, block, axes, _counted(block, axes, made) if name.startswith("arg") else made)
     if called.asked("return_indices"):
-        return found, _without(called, block, axes, FOLDS["arg" + name][0](value, tuple(k + 1 for k in axes)))
+        return found, _without(called, block, axes, _counted(block, axes, FOLDS["arg" + name][0](value, behind)))
     return found
+
+
+def _counted(block: Block, axes: tuple[int, ...], at: Array) -> Array:
+    """Places along axes as those of a tensor: lanes past an edge are none of it."""
+    if block.mark is None or len(at) == 1:
+        return at
+    axis = axes[0] if len(axes) == 1 else block.rank - len(axes)
+    kept = [n for k, n in enumerate(block.lengths) if k not in axes]
+    marks = block.mark if len(axes) == 1 else block.mark.reshape(*kept, -1)
+    before = np.take_along_axis(places(marks, axis), np.expand_dims(at[1], axis), axis)
+    return np.stack([at[0], before.squeeze(axis)])
 
 
 def _parts(called: Called) -> tuple[Block, ...]:
@@ -118,7 +144,8 @@ def _runs(called: Called, parts: tuple[Block, ...], axis: int) -> list[list[Arra
     """By lane along an axis, what a function of the user's makes of all values that count up to there."""
     counts = np.logical_and.reduce([counting(p) for p in parts])
     values = [np.broadcast_to(p.value, [2, *p.lengths]) for p in parts]
-    order = range(parts[0].lengths[axis])
+    lanes = parts[0].lengths[axis]
+    order = np.unique(np.linspace(0, lanes - 1, min(lanes, LANES)).round().astype(int)).tolist()
     so_far, there = [np.take(v, 0, axis + 1) for v in values], np.zeros_like(np.take(counts, 0, axis + 1))
     found: list[list[Array]] = []
     for lane in reversed(order) if called.asked("reverse") else order:
@@ -133,7 +160,8 @@ def _runs(called: Called, parts: tuple[Block, ...], axis: int) -> list[list[Arra
         ]
         there = there | here
         found.append(so_far)
-    return found[::-1] if called.asked("reverse") else found
+    found = found[::-1] if called.asked("reverse") else found
+    return [found[bisect(order, lane) - 1] for lane in range(lanes)]
 
 
 def _folded(called: Called, parts: tuple[Block, ...]) -> tuple[Block, ...]:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from tilelink.errors import Loc, Note
 from tilelink.frontend.rehearsal import blocks, refusals
 from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, elementwise, number, spread
-from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, spoilt
-from tilelink.frontend.rehearsal.places import TILE, TileAt, Trial
+from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, flat, spoilt
+from tilelink.frontend.rehearsal.operators import BINARY, COMPARED, UNARY
+from tilelink.frontend.rehearsal.places import TILE, Drawn, Given, TileAt, Trial
 from tilelink.frontend.rehearsal.reductions import result, same
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Constant, Param, Together
-from tilelink.ir.shape import Signature
+from tilelink.ir.shape import RANK_AXIS, Signature
 
-TURNS = 3
-"""Turns of a loop that are rehearsed."""
+TURNS = 4
+"""Turns of a loop that are rehearsed; of one that is unrolled, up to 16."""
 HELPERS = 8
 """How deep functions of the user's call one another in a rehearsal."""
 WALK = "(walk)"
@@ -44,21 +45,20 @@ class Rehearsed:
 
 @dataclass(slots=True)
 class Paths:
-    """Which sides of branches rehearsals have taken. `forced`: those that the last ones take in any case."""
+    """Which sides of branches rehearsals have taken. `ways`: how the first one came to a branch, and by which sides."""
 
     seen: dict[ast.AST, set[bool]] = field(default_factory=dict[ast.AST, set[bool]])
-    forced: list[tuple[ast.AST, bool]] = field(default_factory=list[tuple[ast.AST, bool]])
+    ways: dict[ast.AST, tuple[Drawn, dict[ast.AST, bool]]] = field(default_factory=dict[Any, Any])
+    tried: set[ast.AST] = field(default_factory=set[ast.AST])
 
-    def untaken(self) -> tuple[ast.AST, bool] | None:
-        sides = ((node, not side) for node, (side, *more) in self.seen.items() if not more)
-        return next((s for s in sides if s not in self.forced), None)
-
-    def side(self, node: ast.AST, holds: bool, *, known: bool) -> bool:
-        """The side that is taken. `known`: no other is ever compiled."""
-        if not known and self.forced and self.forced[-1][0] is node:
-            holds = self.forced[-1][1]
-        self.seen.setdefault(node, set()).update({True, False} if known else {holds})
-        return holds
+    def untaken(self) -> tuple[Drawn, dict[ast.AST, bool]] | None:
+        """A way to a side that nobody has taken."""
+        for node, sides in self.seen.items():
+            if len(sides) == 1 and node not in self.tried:
+                self.tried.add(node)
+                drawn, way = self.ways[node]
+                return drawn, {**way, node: not next(iter(sides))}
+        return None
 
 
 class _Returned(Exception):
@@ -87,13 +87,16 @@ class _Frame:
 class Run:
     """A rehearsal of a program; nothing is left of it but what it has found."""
 
-    def __init__(self, program: Rehearsed, which: int, paths: Paths, found: Findings) -> None:
-        self.program, self.paths, self.found = program, paths, found
-        self.trial = Trial(program.signature, program.params, which)
+    def __init__(
+        self, program: Rehearsed, of: Drawn, paths: Paths, found: Findings, way: Mapping[ast.AST, bool]
+    ) -> None:
+        self.program, self.paths, self.found, self.drawn, self.way = program, paths, found, of, way
+        self.trial = Trial(program.signature, program.params, program.constants, of)
+        self.sides: dict[ast.AST, bool] = {}
         self.under: list[frozenset[Together]] = []
         self.tiles: dict[str, TileAt] = {}
         self.frames = [_Frame(program.source, program.scope, program.locals, {})]
-        self.env.update({c.name: self.trial.constant(c) for c in program.constants})
+        self.env.update(self.trial.constants)
         self.block(program.source.node.body)
 
     @property
@@ -143,7 +146,8 @@ class Run:
                 taken, told = self._side(node, node.test)
                 self.under.append(told)
                 self.block(node.body if taken else node.orelse)
-                self.under.pop()
+                if not any(isinstance(n, ast.Return) for n in ast.walk(node)):
+                    self.under.pop()
             case ast.For(target=ast.Name(id=name), iter=ast.Call() as call):
                 for value in self._turns(call):
                     self.env[name] = value
@@ -154,7 +158,7 @@ class Run:
                         break
                     self.block(node.body)
             case ast.Return():
-                raise _Returned(None if node.value is None else self.value(node.value))
+                raise _Returned(None if node.value is None else self._told(self.value(node.value)))
             case ast.Expr(value=ast.Call() as call) if isinstance(self._reference(call.func), Primitive):
                 self.value(call)
             case ast.Pass() | ast.Expr() | ast.Assert() | ast.AnnAssign():
@@ -164,20 +168,28 @@ class Run:
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
-            if self.under and isinstance(value, Block):
-                value = replace(value, taken=value.taken.union(*self.under))
-            self.env[target.id] = value
+            self.env[target.id] = self._told(value)
         elif isinstance(target, ast.Tuple | ast.List):
             for k, each in enumerate(target.elts):
                 self._assign(each, _part(value, k))
 
+    def _told(self, value: Any) -> Any:
+        """A value that hangs on the branches around as well."""
+        if isinstance(value, tuple):
+            return tuple(map(self._told, cast("tuple[Any, ...]", value)))
+        return (
+            replace(value, taken=value.taken.union(*self.under)) if self.under and isinstance(value, Block) else value
+        )
+
     def _side(self, node: ast.AST, test: ast.expr) -> tuple[bool, frozenset[Together]]:
-        """Which side of a branch is taken, and what that hangs on."""
+        """Which side of a branch is taken, and what that hangs on. Of what is written out, no other is ever compiled."""
         found = self.agreed(self.value(test))
-        names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-        known = not (isinstance(found, Block) and found.data) if len(self.frames) > 1 else not names & self.frame.locals
-        taken = self.paths.side(node, _holds(found), known=known)
-        return taken, found.taken if isinstance(found, Block) else frozenset()
+        side = self.way.get(node, _holds(found))
+        self.paths.ways.setdefault(node, (self.drawn, dict(self.sides)))
+        self.sides[node] = side
+        seen = self.paths.seen.setdefault(node, set())
+        seen.update({side} if isinstance(found, Block) and not found.known else {True, False})
+        return side, found.taken if isinstance(found, Block) else frozenset()
 
     def _turns(self, call: ast.Call) -> Sequence[Any]:
         """What a loop's variable stands for, turn by turn; it goes round once at least."""
@@ -190,7 +202,8 @@ class Run:
         }
         start, stop, step = (_integer(limits.get(w), d) for w, d in (("start", 0), ("stop", 1), ("step", 1)))
         data = any(isinstance(v, Block) and v.data for v in limits.values())
-        return [replace(number(n), data=data) for n in (range(start, stop, step or 1)[:TURNS] or (start,))]
+        turns = 16 if ast.unparse(call.func).endswith("static_range") else TURNS
+        return [replace(number(n), data=data) for n in (range(start, stop, step or 1)[:turns] or (start,))]
 
     def _walk(self, call: ast.Call) -> Sequence[Any]:
         words = ("t", "axis", "start", "stop", "part")
@@ -212,7 +225,7 @@ class Run:
         """Blocks, tuples, tiles of axes, and texts; None: what is none of these."""
         match node:
             case ast.Constant(value=value):
-                return value if value is None or isinstance(value, str) else number(value)
+                return value if value is None or isinstance(value, str) else replace(number(value), known=True)
             case ast.Name(id=name):
                 return self.env[name] if name in self.env else self._outer(node)
             case ast.Tuple() | ast.List():
@@ -223,7 +236,7 @@ class Run:
                 )
             case ast.UnaryOp():
                 operand = self.value(node.operand)
-                return _UNARY[type(node.op)](operand) if isinstance(operand, Block) else None
+                return UNARY[type(node.op)](operand) if isinstance(operand, Block) else None
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self._compared(node, op, (left, self.value(left)), (right, self.value(right)))
             case ast.BoolOp():
@@ -252,7 +265,7 @@ class Run:
     def _outer(self, node: ast.expr) -> Any:
         found = self._reference(node)
         if isinstance(found, Number):
-            return found.value if isinstance(found.value, str) else number(found.value)
+            return found.value if isinstance(found.value, str) else replace(number(found.value), known=True)
         return found.path if isinstance(found, Language) else found
 
     def _together(self, node: ast.expr, made: Block, *sides: tuple[ast.expr, Any]) -> Block:
@@ -265,8 +278,11 @@ class Run:
     def _binary(self, node: ast.expr, op: ast.operator, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
         a, b = left[1], right[1]
         if not (isinstance(a, Block) and isinstance(b, Block)):
-            return spoilt("", [v for v in (a, b) if isinstance(v, Block)])
-        function = _BINARY[type(op)]
+            if isinstance(a, tuple) and isinstance(b, tuple):
+                return cast("tuple[Any, ...]", a + b)
+            return spoilt("", [*flat((a, b))])
+        if (function := BINARY.get(type(op))) is None:
+            raise _Unread
         if b.counts_lanes and (isinstance(op, ast.Div) or (isinstance(op, ast.FloorDiv | ast.Mod) and a.data)):
             refusals.length(self.fail, node, f"a division by `{ast.unparse(right[0])}`", "divide by")
         return self._together(node, elementwise(function, a, b), left, right)
@@ -274,9 +290,10 @@ class Run:
     def _compared(self, node: ast.expr, op: ast.cmpop, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
         a, b = left[1], right[1]
         if isinstance(a, Block) and isinstance(b, Block):
-            return self._together(node, blocks.compared(_COMPARED[type(op)], a, b), left, right)
+            return self._together(node, blocks.compared(COMPARED[type(op)], a, b), left, right)
         alike = a == b if isinstance(a, str) and isinstance(b, str) else a is b
-        return number(alike == isinstance(op, ast.Eq | ast.Is))
+        known = not (isinstance(a, Given) or isinstance(b, Given))
+        return replace(number(alike == isinstance(op, ast.Eq | ast.Is)), known=known)
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = node.value
@@ -316,6 +333,8 @@ class Run:
     # ------------------------------------------------------------------------------------------------------------ calls
     def _call(self, node: ast.Call) -> Any:
         found = self._reference(node.func)
+        if found is None and isinstance(node.func, ast.Name):  # a function that a function of the user's was given
+            found = self.env.get(node.func.id)
         if isinstance(found, Primitive):
             return _PRIMITIVES[found.name](self, node) if found.name in _PRIMITIVES else None
         args = [self.value(a) for a in node.args]
@@ -361,7 +380,9 @@ class Run:
             scope, arguments = Scope(function.function, self.program.vocabulary), source.node.args
             names, under = [a.arg for a in (*arguments.posonlyargs, *arguments.args)], [*self.under]
             self.frames.append(_Frame(source, scope, frozenset(bound_names(source.node)), {}, called.loc))
-            defaults = zip(reversed(names), reversed(arguments.defaults), strict=False)
+            defaults = [*zip(reversed(names), reversed(arguments.defaults), strict=False)]
+            named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            defaults += [(a.arg, d) for a, d in named if d is not None]
             try:
                 self.env.update({n: self.value(d) for n, d in defaults})
                 self.env.update({**dict(zip(names, args, strict=False)), **(keywords or {})})
@@ -405,7 +426,11 @@ def _tile_id(run: Run, call: ast.Call) -> Any:
         low, high = run.trial.part(on)
         begins = range(low, high, TILE)
         begin = begins[0 if run.trial.which % 6 == 0 and len(begins) > 1 else -1]
-        tile = number(low) if on.unit else run.trial.tile(param, k, var or "", begin, high)
+        tile = (
+            number(run.trial.rank if on.name == RANK_AXIS else low)
+            if on.unit
+            else run.trial.tile(param, k, var or "", begin, high)
+        )
         if var and isinstance(tile, TileAt):
             run.tiles[var] = tile
         found.append(tile)
@@ -416,7 +441,7 @@ def _tile_load(run: Run, call: ast.Call) -> Block:
     given = run.given(call, "t", "tile", "other")
     param = run.param(given["t"])
     place = run.trial.place(param, run.agreed(run.value(given["tile"])) if "tile" in given else None)
-    other = run.value(given["other"]) if "other" in given else None
+    other = run.agreed(run.value(given["other"])) if "other" in given else None
     filler = other.value[0] if isinstance(other, Block) and not other.rank else np.asarray(0)
     mark = np.zeros(place.lengths, np.int8)
     for e in place.entries:
@@ -424,8 +449,8 @@ def _tile_load(run: Run, call: ast.Call) -> Block:
         mark = np.maximum(mark, np.where(place.along(e.at.marks, e) == IN, IN, PAST))
     value = np.where(place.there, run.trial.data(param, place), filler)
     edges = tuple(e and replace(e, param=param.name, loaded=True) for e in place.edges)
-    taken = frozenset[Together]().union(*(e.at.taken for e in place.entries))
-    return Block(value[None], mark if mark.any() else None, edges, True, None, taken)
+    of = [e.at.taken for e in place.entries] + ([other.taken] if isinstance(other, Block) else [])
+    return Block(value[None], mark if mark.any() else None, edges, True, taken=frozenset[Together]().union(*of))
 
 
 def _tile_store(run: Run, call: ast.Call) -> None:
@@ -501,20 +526,23 @@ def _first(run: Run, call: ast.Call) -> Any:
     return run.value(call.args[0] if call.args else call.keywords[0].value)
 
 
-def _from_outside(run: Run, _call: ast.Call) -> Block:
-    return replace(number(run.trial.which % 2), data=True)
+def _rank(run: Run, _call: ast.Call) -> Block:
+    return number(run.trial.rank)
+
+
+def _from_outside(_run: Run, _call: ast.Call) -> Block:
+    return replace(number(0), data=True)
 
 
 _PRIMITIVES: Mapping[str, Callable[[Run, ast.Call], Any]] = {
     "tile_id": _tile_id, "tile_load": _tile_load, "tile_store": _tile_store, "tile_push_data": _tile_store,
     "tile_range": _tile_range, "tile_mask": _tile_mask, "tile_begin": _bound, "tile_end": _bound, "tile_shape": _tile_shape,
-    "size": _size, "symm_at": _first, "consume_token": _first, "segment": lambda run, _: number(run.trial.which % 2),
-    "rank_of": lambda run, _: number(run.trial.which % 2), "num_ranks": lambda _run, _call: number(2),
-    "acc_dtype": lambda _run, _call: "dtype", **dict.fromkeys(("rank", "pointer", "wait"), _from_outside),
+    "size": _size, "symm_at": _first, "consume_token": _first, **dict.fromkeys(("segment", "rank_of", "rank"), _rank),
+    "num_ranks": lambda _run, _call: number(2),
+    "acc_dtype": lambda _run, _call: "dtype", **dict.fromkeys(("pointer", "wait"), _from_outside),
 }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------ operators, as numpy's
 def _holds(found: Any) -> bool:
     return bool(found.value.any()) if isinstance(found, Block) else bool(found)
 
@@ -527,54 +555,3 @@ def _part(found: Any, k: int) -> Any:
 
 def _integer(found: Any, default: int) -> int:
     return int(found.number) if isinstance(found, Block) else default
-
-
-def _numbers(value: Array) -> Array:
-    """Truth values as numbers: numpy does not subtract them."""
-    return value.astype(int) if value.dtype == bool else value
-
-
-def _integers(value: Array) -> Array:
-    return value if value.dtype == bool else np.nan_to_num(value.astype(float)).astype(int)
-
-
-def _numeric(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda a, b: function(_numbers(a), _numbers(b))
-
-
-def _bits(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda a, b: function(_integers(a), _integers(b))
-
-
-def _nonzero(value: Array) -> Array:
-    return np.where(value == 0, 1, value)
-
-
-def _negative(value: Array) -> Array:
-    return -_numbers(value)
-
-
-def _inverted(value: Array) -> Array:
-    return ~_integers(value)
-
-
-def _shift(value: Array) -> Array:
-    return np.clip(value, 0, 62).astype(int)
-
-
-_BINARY: Mapping[type[ast.operator], Callable[[Array, Array], Array]] = {
-    ast.Add: _numeric(np.add), ast.Sub: _numeric(np.subtract), ast.Mult: _numeric(np.multiply), ast.Div: _numeric(np.divide),
-    ast.FloorDiv: _numeric(lambda a, b: a // _nonzero(b)), ast.Mod: _numeric(lambda a, b: a % _nonzero(b)),
-    ast.BitAnd: _bits(np.bitwise_and), ast.BitOr: _bits(np.bitwise_or), ast.BitXor: _bits(np.bitwise_xor),
-    ast.LShift: _bits(lambda a, b: _numbers(a) << _shift(b)), ast.RShift: _bits(lambda a, b: _numbers(a) >> _shift(b)),
-}  # fmt: skip
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Array, Array], Array]] = {
-    ast.Eq: np.equal, ast.NotEq: np.not_equal, ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater,
-    ast.GtE: np.greater_equal, ast.Is: np.equal, ast.IsNot: np.not_equal,
-}  # fmt: skip
-_UNARY: Mapping[type[ast.unaryop], Callable[[Block], Block]] = {
-    ast.USub: lambda a: elementwise(_negative, a),
-    ast.Invert: lambda a: elementwise(_inverted, a),
-    ast.Not: lambda a: elementwise(np.logical_not, a),
-    ast.UAdd: lambda a: a,
-}
