@@ -196,6 +196,24 @@ def decided(x: Any, out: Any) -> None:
 
 
 @tilelink.program("M N -> M N")
+def as_often_as_all_need(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    while tl.max(tl.max(tl.abs(value), 1), 0) > 0.5:
+        value = value * 0.5
+    tl.tile_store(out, (m, n), value)
+
+
+@tilelink.program("M N -> M N")
+def as_often_as_each_needs(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    while tl.max(tl.max(tl.abs(value), 1), 0) > 0.5:
+        value = tl.where(tl.abs(value) > 0.5, value * 0.5, value)
+    tl.tile_store(out, (m, n), value)
+
+
+@tilelink.program("M N -> M N")
 def both(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)
     v = tl.tile_load(x, (m, n))
@@ -221,6 +239,7 @@ def at_least(x: Any, out: Any) -> None:
         (by_the_axis, "M N/R -> M", "TL143"),
         (from_the_end, "M N -> M N", "TL143"),
         (decided, "M N -> M N", "TL336"),
+        (as_often_as_all_need, "M N -> M N", "TL336"),
         (both, "M N -> M N", "TL142: `and`"),
         (neither, "M N -> M N", "TL142: `not`"),
         (at_least, "M N -> M N", "TL142: `max`"),
@@ -231,7 +250,16 @@ def test_what_would_be_another_number_is_refused(program: Any, signature: str, c
         return program(x)
 
     op = tilelink.operator(signature, name="called")(called).schedule({program.name: sms(M=16)})
-    op = op.schedule({program.name: sms(M=16, N=16)}) if program is decided else op
+    op = op.schedule({program.name: sms(M=16, N=16)}) if code == "TL336" else op
     given: dict[str, Any] = {"N": 80} if "N/R" in signature else {}
     with pytest.raises(tilelink.TilelinkError, match=code):
         op([torch.ones(4, 40)] * 2, **given)
+
+
+def test_a_loop_that_goes_on_for_all_may_change_each_by_itself() -> None:
+    op = tilelink.operator("M N -> M N", name="called")(lambda x: as_often_as_each_needs(x))
+    x = 8 * torch.rand(5, 6)
+    want = x.clone()
+    while (want > 0.5).any():
+        want = torch.where(want > 0.5, want / 2, want)
+    torch.testing.assert_close(op.schedule(as_often_as_each_needs=sms(M=2, N=4))([x])[0], want)

@@ -12,10 +12,15 @@ Knows: `frontend.scope`, `frontend.source`, numpy. Never knows: ops, plans, Trit
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 
+from tilelink.errors import Loc
 from tilelink.frontend.rehearsal.functions import Findings
 from tilelink.frontend.rehearsal.places import SIZES, Drawn
 from tilelink.frontend.rehearsal.run import Paths, Rehearsed, Run
@@ -51,8 +56,24 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
             if (side := paths.untaken()) is None:
                 break
             Run(program, side[0], paths, found, side[1])
+        found.notes += _hanging(program, paths, found.loops - {t.var for t in found.notes if t.stored})
     stored = {t for t in found.notes if t.stored}
     return tuple(dict.fromkeys(t for t in found.notes if t.stored or replace(t, stored=True) not in stored))
+
+
+def _hanging(program: Rehearsed, paths: Paths, loops: AbstractSet[str]) -> Iterator[Together]:
+    """Of tiles of the domain that say how often a loop goes round, those on which hangs what is stored: with tiles half as long
+    it is something else."""
+
+    def stored(which: int, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
+        return Run(program, Drawn(which, half=half), paths, Findings(frozenset()), {}).stored
+
+    for var, which in product(sorted(loops), (0, 2)):
+        whole = stored(which, ("", 0))
+        for at, (value, loc) in {**stored(which, (var, 0)), **stored(which, (var, 1))}.items():
+            if not np.isclose(value, whole.get(at, (value, loc))[0], rtol=1e-6, atol=1e-9, equal_nan=True):
+                yield Together(var, program.source.node.name, loc, stored=True)
+                break
 
 
 def _numbers(program: Rehearsed) -> tuple[int, tuple[int, ...]]:

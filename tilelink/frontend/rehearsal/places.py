@@ -28,12 +28,14 @@ LARGE = 1024
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """Which call it is. `least`: axes have more elements than a program counts by constants; `near`: one has, or all have, about
-    as many as a constant that positions are compared with; `axis`: which one, -1: all."""
+    as many as a constant that positions are compared with; `axis`: which one, -1: all. `half`: of tiles of the domain along this
+    index, 0: the first half, 1: the second."""
 
     which: int
     least: int = 0
     near: int = 0
     axis: int = -1
+    half: tuple[str, int] | None = None
 
     def size(self, k: int) -> int:
         sizes = SIZES[(self.which + self.which // len(SIZES)) % len(SIZES)]
@@ -65,7 +67,7 @@ def _value(constant: Constant, which: int, k: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TileAt:
-    """A tile of an axis: positions from `begin` on, before `end`. `var`: what ops call it."""
+    """A tile of an axis: positions from `begin` on, before `end`. `var`: what ops call it. `lanes`: of a block."""
 
     var: str
     dim: str
@@ -73,6 +75,7 @@ class TileAt:
     param: str
     begin: int
     end: int
+    lanes: int = TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,9 @@ class Trial:
         on = param.shape.axes[axis]
         begin, end = (tile.begin, tile.end) if tile is not None else self.part(on)
         full = tile is None and isinstance(on.size, int) and on.size.bit_count() == 1 and on.split is None
-        lanes = TILE if tile is not None else end if full else max(TILE, 1 << max(end - begin - 1, 0).bit_length())
+        lanes = (
+            tile.lanes if tile is not None else end if full else max(TILE, 1 << max(end - begin - 1, 0).bit_length())
+        )
         at = begin + np.arange(lanes)
         edge = None if full else Edge(param.name, on.name, "" if tile is None else tile.var)
         return Block(at[None], np.where(at < end, IN, INDEX) if (at >= end).any() else None, (edge,))

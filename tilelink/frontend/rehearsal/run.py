@@ -22,7 +22,8 @@ from tilelink.ir.program import Constant, Param, Together
 from tilelink.ir.shape import RANK_AXIS, Signature
 
 TURNS = 4
-"""Turns of a loop that are rehearsed; of one that is unrolled, up to 16."""
+"""Turns of a loop that are rehearsed; of one that is unrolled, `ENOUGH`."""
+ENOUGH = 32
 HELPERS = 8
 """How deep functions of the user's call one another in a rehearsal."""
 WALK = "(walk)"
@@ -92,7 +93,9 @@ class Run:
     ) -> None:
         self.program, self.paths, self.found, self.drawn, self.way = program, paths, found, of, way
         self.trial = Trial(program.signature, program.params, program.constants, of)
+        self.once = of.half is None
         self.sides: dict[ast.AST, bool] = {}
+        self.stored: dict[tuple[Any, ...], tuple[float, Loc]] = {}
         self.under: list[frozenset[Together]] = []
         self.tiles: dict[str, TileAt] = {}
         self.frames = [_Frame(program.source, program.scope, program.locals, {})]
@@ -153,8 +156,8 @@ class Run:
                     self.env[name] = value
                     self.block(node.body)
             case ast.While():
-                for turn in range(TURNS):
-                    if not _holds(self.agreed(self.value(node.test))) and turn:
+                for turn in range(TURNS if self.once else ENOUGH):
+                    if not _holds(self._counted(self.value(node.test))) and (turn or not self.once):
                         break
                     self.block(node.body)
             case ast.Return():
@@ -191,19 +194,26 @@ class Run:
         seen.update({side} if isinstance(found, Block) and not found.known else {True, False})
         return side, found.taken if isinstance(found, Block) else frozenset()
 
+    def _counted(self, value: Any) -> Any:
+        """What says how often a loop goes round."""
+        if isinstance(value, Block):
+            self.found.loops |= {t.var for t in value.taken}
+        return self.agreed(value)
+
     def _turns(self, call: ast.Call) -> Sequence[Any]:
-        """What a loop's variable stands for, turn by turn; it goes round once at least."""
+        """What a loop's variable stands for, turn by turn. For what its lines do it goes round once at least."""
         if isinstance(self._reference(call.func), Primitive):
             return self._walk(call)
-        given = [self.agreed(self.value(a)) for a in call.args]
+        given = [self._counted(self.value(a)) for a in call.args]
         words = ("stop",) if len(given) == 1 else ("start", "stop", "step")
         limits = dict(zip(words, given, strict=False)) | {
-            str(k.arg): self.agreed(self.value(k.value)) for k in call.keywords
+            str(k.arg): self._counted(self.value(k.value)) for k in call.keywords
         }
         start, stop, step = (_integer(limits.get(w), d) for w, d in (("start", 0), ("stop", 1), ("step", 1)))
         data = any(isinstance(v, Block) and v.data for v in limits.values())
-        turns = 16 if ast.unparse(call.func).endswith("static_range") else TURNS
-        return [replace(number(n), data=data) for n in (range(start, stop, step or 1)[:turns] or (start,))]
+        unrolled = ast.unparse(call.func).endswith("static_range")
+        turns = range(start, stop, step or 1)[: TURNS if self.once and not unrolled else ENOUGH]
+        return [replace(number(n), data=data) for n in turns or (start,) * self.once]
 
     def _walk(self, call: ast.Call) -> Sequence[Any]:
         words = ("t", "axis", "start", "stop", "part")
@@ -213,12 +223,13 @@ class Run:
         on = param.shape.axes[axis]
         low, high = self.trial.part(on)
         start, stop, part = (self.agreed(self.value(given[w])) if w in given else None for w in words[2:])
-        low = int(np.clip(_integer(start, low), low, high - 1))
-        high = int(np.clip(_integer(stop, high), low + 1, high))
+        low = int(np.clip(_integer(start, low), low, high - self.once))
+        high = int(np.clip(_integer(stop, high), low + self.once, high))
         high = low + max((high - low) // 2, 1) if part is not None else high
+        turns = TURNS if self.once else ENOUGH
         if on.unit:
-            return [number(n) for n in range(low, high)[:TURNS]]
-        return [self.trial.tile(param, axis, WALK, begin, high) for begin in range(low, high, TILE)][-TURNS:]
+            return [number(n) for n in range(low, high)[:turns]]
+        return [self.trial.tile(param, axis, WALK, begin, high) for begin in range(low, high, TILE)][-turns:]
 
     # ------------------------------------------------------------------------------------------------------ expressions
     def value(self, node: ast.expr) -> Any:
@@ -424,14 +435,16 @@ def _tile_id(run: Run, call: ast.Call) -> Any:
     param, found = run.param(call.args[0] if call.args else call.keywords[0].value), list[Any]()
     for k, (on, var) in enumerate(zip(param.shape.axes, run.program.domain, strict=True)):
         low, high = run.trial.part(on)
+        if on.unit:
+            found.append(number(run.trial.rank if on.name == RANK_AXIS else low))
+            continue
         begins = range(low, high, TILE)
         begin = begins[0 if run.trial.which % 6 == 0 and len(begins) > 1 else -1]
-        tile = (
-            number(run.trial.rank if on.name == RANK_AXIS else low)
-            if on.unit
-            else run.trial.tile(param, k, var or "", begin, high)
-        )
-        if var and isinstance(tile, TileAt):
+        tile = run.trial.tile(param, k, var or "", begin, high)
+        if run.drawn.half is not None and run.drawn.half[0] == var:
+            begin = min(begin + TILE // 2 * run.drawn.half[1], tile.end - 1)
+            tile = replace(tile, begin=begin, end=min(begin + TILE // 2, tile.end), lanes=TILE // 2)
+        if var:
             run.tiles[var] = tile
         found.append(tile)
     return tuple(found) if len(found) != 1 else found[0]
@@ -479,6 +492,11 @@ def _tile_store(run: Run, call: ast.Call) -> None:
     if value.mark is not None and not other and (stored & (spread(value.marks[None], place.lengths)[0] == PAST)).any():
         refusals.stored(run.fail, node, value, param.name)
     run.agreed(whole, stored)
+    if run.drawn.half is not None:
+        at = [np.broadcast_to(place.along(e.at.value[0], e), place.lengths) for e in place.entries]
+        made, loc = np.broadcast_to(whole.value[0], place.lengths), run.frame.source.loc(call)
+        lanes = [tuple(lane) for lane in np.argwhere(stored)]
+        run.stored.update({(param.name, *(int(a[i]) for a in at)): (float(made[i]), loc) for i in lanes})
 
 
 def _tile_range(run: Run, call: ast.Call) -> Block:
