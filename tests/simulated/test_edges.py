@@ -263,3 +263,16 @@ def test_a_loop_that_goes_on_for_all_may_change_each_by_itself() -> None:
     while (want > 0.5).any():
         want = torch.where(want > 0.5, want / 2, want)
     torch.testing.assert_close(op.schedule(as_often_as_each_needs=sms(M=2, N=4))([x])[0], want)
+
+
+@tilelink.program("M N -> M i32")
+def likeliest(x: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    weight = tl.exp(tl.tile_load(x, m, other=float("-inf")))
+    tl.tile_store(out, m, tl.argmax(weight / tl.sum(weight, 1)[:, None], 1))
+
+
+def test_rows_past_an_edge_may_be_no_numbers() -> None:
+    x = torch.randn(5, 8)
+    op = tilelink.operator("M N -> M i32", name="called")(lambda x: likeliest(x)).schedule(likeliest=sms(M=4))
+    assert torch.equal(op([x])[0], x.argmax(1).int())

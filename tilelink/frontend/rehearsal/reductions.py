@@ -130,14 +130,20 @@ def _bits(function: Any, value: Array, axes: tuple[int, ...]) -> Array:
 
 FOLDS: Mapping[str, tuple[Callable[[Array, Any], Array], float]] = {
     "sum": (lambda v, axes: np.sum(v, axis=axes), 0),
-    "max": (lambda v, axes: np.max(v, axis=axes), -np.inf),
-    "min": (lambda v, axes: np.min(v, axis=axes), np.inf),
-    "argmax": (lambda v, axes: _arg(np.argmax, v, axes), -np.inf),
-    "argmin": (lambda v, axes: _arg(np.argmin, v, axes), np.inf),
+    "max": (lambda v, axes: np.asarray(np.fmax.reduce(v, axis=axes)), -np.inf),
+    "min": (lambda v, axes: np.asarray(np.fmin.reduce(v, axis=axes)), np.inf),
+    "argmax": (
+        lambda v, axes: _arg(np.argmax, np.nan_to_num(v, nan=-np.inf, posinf=np.inf, neginf=-np.inf), axes),
+        -np.inf,
+    ),
+    "argmin": (
+        lambda v, axes: _arg(np.argmin, np.nan_to_num(v, nan=np.inf, posinf=np.inf, neginf=-np.inf), axes),
+        np.inf,
+    ),
     "xor_sum": (lambda v, axes: _bits(np.bitwise_xor, v, axes), 0),
     "reduce_or": (lambda v, axes: _bits(np.bitwise_or, v, axes), 0),
 }
-"""Reductions, and what counts for nothing in them."""
+"""Reductions, and what counts for nothing in them. What is no number is neither the greatest nor the least, as on a GPU."""
 
 
 def _runs(called: Called, parts: tuple[Block, ...], axis: int) -> list[list[Array]]:

@@ -197,6 +197,7 @@ class Interpreter:
             combine = _wide(getattr(tl, name))
             scope.set_attr(tl, name, combine)
             scope.set_attr(tl.core, name, combine)
+        scope.set_attr(stock.ReduceOps, "min_max", _of_numbers(stock.ReduceOps.min_max))
         # Stock builds a table of types at every call, a tenth of a run.
         slow, known = stock._get_np_dtype, dict[str, Any]()  # by name: not every Triton type can be hashed
         by_name = lambda ty: known[ty.name] if ty.name in known else known.setdefault(ty.name, slow(ty))  # noqa: E731
@@ -241,6 +242,19 @@ def _live_words(words: Any, mask: Any) -> Span | None:
     pointers = words.handle.data
     live = np.broadcast_to(mask.handle.data, pointers.shape) if isinstance(mask, tl.tensor) else None
     return span_of(pointers, live, pointers.dtype.itemsize)
+
+
+def _of_numbers(min_max: Callable[..., Any]) -> Callable[..., Any]:
+    """Where no lane is a number, as in rows past an edge, stock finds no greatest one, and raises; a GPU takes the first."""
+
+    def run(ops: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        def index(data: Any, axis: int | None, keepdims: bool) -> Any:
+            none = np.isnan(data).all(axis=axis, keepdims=True)
+            return idx_reduce_op(np.where(none, 0, data), axis=axis, keepdims=keepdims)
+
+        return min_max(ops, input, val_reduce_op, idx_reduce_op and index)
+
+    return run
 
 
 def _wide(combine: Callable[..., Any]) -> Callable[..., Any]:
