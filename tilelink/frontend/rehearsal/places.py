@@ -128,7 +128,8 @@ class Trial:
         sizes = [of.size(k) for k in range(len(names))]
         self.sizes = {n: 2 * size + 1 if n in split else size for n, size in zip(names, sizes, strict=True)}
         self.constants = {c.name: _value(c, of.which, k) for k, c in enumerate(constants)}
-        self._kinds = {name: KINDS[(of.which + k) % len(KINDS)] for k, name in enumerate(params)}
+        turn = of.which // len(KINDS)  # first all hold the same, then each what another held
+        self._kinds = {name: KINDS[(of.which + turn * k) % len(KINDS)] for k, name in enumerate(params)}
 
     def size(self, axis: Axis) -> int:
         """Elements of an axis, of all ranks together."""
