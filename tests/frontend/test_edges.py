@@ -126,6 +126,8 @@ CHANGED = [
     "tl.sum(tl.where((k % 16 == 15)[None, :], tl.exp(x), 0.0), 1)",
     "tl.argmax(tl.ravel(lost), 0) + mean",
     "tl.argmax(tl.flip(lost, 1), 1).to(tl.float32)",
+    "tl.argmax(tl.reshape(tl.trans(tl.join(lost, tl.cos(lost)), 0, 2, 1), (x.shape[0], 2 * x.shape[1])), 1).to(tl.float32)",
+    "tl.max(tl.minimum(x, tl.cos(lost)), 1)",
     "tl.max(tl.arange(0, tl.ravel(lost).shape[0]) * (tl.ravel(lost) > 0), 0) + mean",
     "tl.sum((tl.tile_load(d, m).to(tl.int32) - 1) // 4 + 1, 1).to(tl.float32)",
     "tl.log(tl.sum(tl.where((k < tl.size(a, 1))[None, :], tl.exp(x - tl.max(x, 1)[:, None]), 0.0), 1))",

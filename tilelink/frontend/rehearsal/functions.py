@@ -106,7 +106,7 @@ def _fma(x: Array, y: Array, z: Array) -> Array:
 
 
 def _clamped(x: Array, low: Array, high: Array) -> Array:
-    return np.minimum(np.maximum(x, low), high)
+    return np.fmin(np.fmax(x, low), high)
 
 
 def _chosen(test: Array, x: Array, y: Array) -> Array:
@@ -114,13 +114,14 @@ def _chosen(test: Array, x: Array, y: Array) -> Array:
 
 
 _NUMPY = ("exp", "exp2", "log", "log2", "log1p", "expm1", "sqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh", "floor", "ceil",
-          "trunc", "rint", "abs", "maximum", "minimum", "isnan", "isinf", "isfinite")  # fmt: skip
+          "trunc", "rint", "abs", "isnan", "isinf", "isfinite")  # fmt: skip
 ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     **{n: getattr(np, n) for n in _NUMPY}, "sqrt_rn": np.sqrt, "rsqrt": _rsqrt, "erf": _erf, "sigmoid": _sigmoid,
     "fdiv": np.divide, "div_rn": np.divide, "pow": np.float_power, "cdiv": _cdiv, "fma": _fma, "clamp": _clamped,
-    "where": _chosen, "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+    "where": _chosen, "add": np.add, "sub": np.subtract, "mul": np.multiply,
+    **dict.fromkeys(("max", "maximum"), np.fmax), **dict.fromkeys(("min", "minimum"), np.fmin),
 }  # fmt: skip
-"""`max` and `min` are Python's, of numbers."""
+"""`max` and `min` are Python's, of numbers. What is no number is neither the greater nor the less of two, as on a GPU."""
 OPAQUE = frozenset({
     "rand", "randn", "randint", "rand4x", "randn4x", "randint4x", "philox", "uint_to_uniform_float", "umulhi", "map_elementwise",
     "inline_asm_elementwise", "load",

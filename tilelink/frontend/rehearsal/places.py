@@ -214,7 +214,7 @@ class Trial:
         if contract is not None and contract.kind == "offsets":  # all that there is lies in the last part
             last = self.size(param.shape.axes[0]) - 1
             return np.where(np.broadcast_to(positions[0], place.lengths) < last, 0, max(self.sizes.values()))
-        mixed = np.full(place.lengths, 0.37 + len(param.name) + 0.11 * self.which)
+        mixed = np.full(place.lengths, 0.37 + [*self._kinds].index(param.name) + 0.11 * self.which)
         for k, at in enumerate(positions):
             mixed = mixed * 1.7 + np.sin(at * (12.9898 + k) + k + self.which)
         chance = np.modf(np.abs(np.sin(mixed * 78.233) * 43758.5453))[0]
