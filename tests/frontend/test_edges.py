@@ -27,6 +27,7 @@ eight = tl.tile_load(c, m)
 height, eights = eight.shape
 mean = tl.sum(x, 1) / tl.size(a, 1)
 k = tl.tile_range(a, axis=1)
+ends = tl.tile_load(e, m)
 row = tl.sum(x, 0)
 one = 1
 pair = (tl.exp(x), x)
@@ -128,6 +129,12 @@ CHANGED = [
     "tl.argmax(tl.flip(lost, 1), 1).to(tl.float32)",
     "tl.argmax(tl.reshape(tl.trans(tl.join(lost, tl.cos(lost)), 0, 2, 1), (x.shape[0], 2 * x.shape[1])), 1).to(tl.float32)",
     "tl.max(tl.minimum(x, tl.cos(lost)), 1)",
+    "tl.min(tl.tile_load(a, m, other=100.0), 1)",
+    "tl.sum(tl.where(k[None, :] <= (ends + 1)[:, None], tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where(2 * k[None, :] < ends[:, None], tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where(k[None, :] // 4 == ends[:, None], tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where(tl.abs(k[None, :] - ends[:, None]) <= 2, tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where(tl.size(a, 1) - 1 - k[None, :] < ends[:, None], tl.exp(x), 0.0), 1)",
     "tl.max(tl.arange(0, tl.ravel(lost).shape[0]) * (tl.ravel(lost) > 0), 0) + mean",
     "tl.sum((tl.tile_load(d, m).to(tl.int32) - 1) // 4 + 1, 1).to(tl.float32)",
     "tl.log(tl.sum(tl.where((k < tl.size(a, 1))[None, :], tl.exp(x - tl.max(x, 1)[:, None]), 0.0), 1))",
@@ -231,6 +238,9 @@ ALIKE = [
     "tl.max(tl.where(k[None, :] == 0, x, lost), 1)",
     "tl.max(lost, 1)",
     "greatest(lost)",
+    "tl.sum(tl.where(k[None, :] < ends[:, None], tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where(k[None, :] == ends[:, None], tl.exp(x), 0.0), 1)",
+    "tl.sum(tl.where((k[None, :] - ends[:, None] >= 0) & (k[None, :] - ends[:, None] < ends[:, None]), tl.exp(x), 0.0), 1)",
     "tl.reduce(lost, 1, larger)",
     "tl.max(tl.abs(filled), 1)",
     "tl.reduce(tl.abs(x), 1, larger)",
@@ -350,8 +360,8 @@ def greatest(x, axis: tl.constexpr = 1):
 
 
 def program(expression: str) -> Any:
-    given = 'a, b, c, d, out, *, MODE: str = "relu", MARGIN: float = 0.0, CENTERED: bool = True, MASKED: bool = True'
-    return captured("M K, K N, M 8, M K i32 -> M", given, BODY.format(expression), HELPERS)
+    given = 'a, b, c, d, e, out, *, MODE: str = "relu", MARGIN: float = 0.0, CENTERED: bool = True, MASKED: bool = True'
+    return captured("M K, K N, M 8, M K i32, M i32 -> M", given, BODY.format(expression), HELPERS)
 
 
 @table("expression", CHANGED)
@@ -382,9 +392,9 @@ def test_what_paths_make_of_what_lies_past_an_edge(lines: str, changed: bool) ->
     body = BODY.replace("value =", f"{lines}\nvalue =").format("tl.sum(x, 1)")
     if changed:
         with pytest.raises(TilelinkError, match="TL143"):
-            captured("M K, K N, M 8 -> M", "a, b, c, out", body)
+            captured("M K, K N, M 8, M K i32, M i32 -> M", "a, b, c, d, e, out", body)
     else:
-        assert captured("M K, K N, M 8 -> M", "a, b, c, out", body)
+        assert captured("M K, K N, M 8, M K i32, M i32 -> M", "a, b, c, d, e, out", body)
 
 
 @table(

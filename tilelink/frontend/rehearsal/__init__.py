@@ -68,7 +68,7 @@ def _hanging(program: Rehearsed, paths: Paths, loops: AbstractSet[str]) -> Itera
     def stored(which: int, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
         return Run(program, Drawn(which, half=half), paths, Findings(frozenset()), {}).stored
 
-    for var, which in product(sorted(loops), (0, 2)):
+    for var, which in product(sorted(loops), range(MANY)):
         whole = stored(which, ("", 0))
         for at, (value, loc) in {**stored(which, (var, 0)), **stored(which, (var, 1))}.items():
             if not np.isclose(value, whole.get(at, (value, loc))[0], rtol=1e-6, atol=1e-9, equal_nan=True):

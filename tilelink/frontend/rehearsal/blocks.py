@@ -35,14 +35,16 @@ def made(edges: Iterable[Edge | None]) -> tuple[Edge | None, ...]:
 class Block:
     """`value`: what all lanes make, then what those that count make, if it is something else, along a first axis; behind it the
     axes of the block (none: one value). `mark`: of each lane, None: all are elements. `data`: some of it was loaded. `known`: it
-    is written out, and the same in every call. `odd`: the call that made both differ. `taken`: of what it is made that takes
-    tiles of the domain together. `lanes`: of the length of a block, the positions along the axis."""
+    is written out, and the same in every call. `bare`: positions, or what was loaded, as they are. `odd`: the call that made both
+    differ. `taken`: of what it is made that takes tiles of the domain together. `lanes`: of the length of a block, the positions
+    along the axis."""
 
     value: Array
     mark: Array | None = None
     edges: tuple[Edge | None, ...] = ()
     data: bool = False
     known: bool = False
+    bare: bool = False
     odd: Any = None
     taken: frozenset[Together] = frozenset()
     lanes: Block | None = None
@@ -130,9 +132,9 @@ def elementwise(function: Callable[..., Any], *values: Block) -> Block:
 
 
 def compared(function: Callable[..., Any], a: Block, b: Block) -> Block:
-    """A comparison. A position past an end, or what data has been added to, is past whatever position data gives."""
+    """A comparison. A position past an end is past any that was loaded, as long as nothing else has been made of both."""
     found = elementwise(function, a, b)
-    if found.mark is None or not found.data:
+    if found.mark is None or not found.data or not (a.bare and b.bare):
         return found
     (x, y), marks, _ = broadcast([a, b])
     first, second = marks or (np.zeros(0),) * 2
@@ -141,6 +143,11 @@ def compared(function: Callable[..., Any], a: Block, b: Block) -> Block:
         np.where((second == INDEX) & (first == IN), np.inf, y),
     )
     return replace(found, value=np.asarray(function(*sides)))
+
+
+def difference(function: Callable[..., Any], a: Block, b: Block) -> Block:
+    """Of positions less a position that was loaded, as those of a sequence among others, it is known as much as of them."""
+    return replace(elementwise(function, a, b), bare=a.bare and b.bare and b.data and not a.data)
 
 
 def filled(shape: Sequence[Block], value: Block) -> Block:

@@ -240,7 +240,7 @@ def _ranged(called: Called) -> Block:
     elif end.counts_lanes or start.counts_lanes:
         mark = np.full(last - first, PAST)
     odd = None if len(value) == 1 or (value[0] == value[1]).all() else (called, end.lanes, (0,))
-    return Block(value if odd else value[:1], mark, made([edge]), odd=odd)
+    return Block(value if odd else value[:1], mark, made([edge]), bare=True, odd=odd)
 
 
 def places(marks: Array, axis: int = -1) -> Array:

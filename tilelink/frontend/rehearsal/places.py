@@ -14,11 +14,12 @@ from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Signature, dims_of, evaluate
 
 TILE = 4
 """Elements of a tile."""
-SIZES = ((3, 6, 5, 7), (1, 2, 3, 5), (6, 3, 7, 1), (2, 1, 6, 3), (5, 7, 1, 2), (7, 5, 2, 6))
+SIZES = ((3, 6, 5, 7), (1, 2, 3, 5), (6, 3, 7, 1), (2, 1, 6, 3), (5, 7, 1, 2), (7, 5, 2, 6), (6, 3, 2, 5))
 """By rehearsal, sizes of dimensions in the order of the signature: of one tile or of two, the last of which is no whole one."""
 KINDS: Sequence[Callable[[Array], Array]] = (
     lambda chance: 12 * chance - 6, lambda chance: -0.2 - 9 * chance, lambda chance: 0.2 + 9 * chance,
     lambda chance: chance - 0.5, lambda chance: -900 - 9 * chance, lambda chance: np.floor(5 * chance) - 2,
+    lambda chance: 300 + 9 * chance,
 )  # fmt: skip
 """By rehearsal, and by tensor, which numbers one holds."""
 LARGE = 1024
@@ -163,7 +164,7 @@ class Trial:
         )
         at = begin + np.arange(lanes)
         edge = None if full else Edge(param.name, on.name, "" if tile is None else tile.var)
-        return Block(at[None], np.where(at < end, IN, INDEX) if (at >= end).any() else None, (edge,))
+        return Block(at[None], np.where(at < end, IN, INDEX) if (at >= end).any() else None, (edge,), bare=True)
 
     def place(self, param: Param, given: Any) -> Place:
         """Where an index lies: tiles, positions and vectors of them, all of which go along one axis of the block."""
@@ -220,6 +221,6 @@ class Trial:
         chance = np.modf(np.abs(np.sin(mixed * 78.233) * 43758.5453))[0]
         if contract is not None or dtype.startswith(("i", "u")):
             most = 5 if contract is None or contract.of is None else self.size(Axis(contract.of))
-            least = 3 if contract is None and dtype.startswith("i") and self.which % 3 == 1 else 0
-            return np.floor(chance * most).astype(int) - least
+            least = (0, -3, 0, 1000, -3, 0, -1000)[self.which % 7] if contract is None else 0
+            return np.floor(chance * most).astype(int) + (least if dtype.startswith("i") else max(least, 0))
         return self._kinds[param.name](chance)

@@ -114,7 +114,9 @@ class Run:
     def fail(self) -> refusals.Fail:
         """Refuses something at its place in the function that is being run."""
         source = self.frame.source
-        notes = tuple(Note("it is called here", f.called) for f in reversed(self.frames) if f.called is not None)
+        values = {**self.trial.sizes, **{n: v.number for n, v in self.trial.constants.items() if isinstance(v, Block)}}
+        shown = Note(f"it shows with {', '.join(f'{n}={v:g}' for n, v in values.items())}")
+        notes = (*(Note("it is called here", f.called) for f in reversed(self.frames) if f.called is not None), shown)
 
         def fail(node: ast.AST, message: str, why: str, hint: str) -> NoReturn:
             source.fail("TL143", node, message, why, hint, notes)
@@ -296,7 +298,8 @@ class Run:
             raise _Unread
         if b.counts_lanes and (isinstance(op, ast.Div) or (isinstance(op, ast.FloorDiv | ast.Mod) and a.data)):
             refusals.length(self.fail, node, f"a division by `{ast.unparse(right[0])}`", "divide by")
-        return self._together(node, elementwise(function, a, b), left, right)
+        made = blocks.difference if isinstance(op, ast.Sub) else elementwise
+        return self._together(node, made(function, a, b), left, right)
 
     def _compared(self, node: ast.expr, op: ast.cmpop, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
         a, b = left[1], right[1]
@@ -463,7 +466,9 @@ def _tile_load(run: Run, call: ast.Call) -> Block:
     value = np.where(place.there, run.trial.data(param, place), filler)
     edges = tuple(e and replace(e, param=param.name, loaded=True) for e in place.edges)
     of = [e.at.taken for e in place.entries] + ([other.taken] if isinstance(other, Block) else [])
-    return Block(value[None], mark if mark.any() else None, edges, True, taken=frozenset[Together]().union(*of))
+    return Block(
+        value[None], mark if mark.any() else None, edges, True, bare=True, taken=frozenset[Together]().union(*of)
+    )
 
 
 def _tile_store(run: Run, call: ast.Call) -> None:
