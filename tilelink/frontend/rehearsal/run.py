@@ -113,13 +113,13 @@ class Run:
     @property
     def fail(self) -> refusals.Fail:
         """Refuses something at its place in the function that is being run."""
-        source = self.frame.source
-        values = {**self.trial.sizes, **{n: v.number for n, v in self.trial.constants.items() if isinstance(v, Block)}}
-        shown = Note(f"it shows with {', '.join(f'{n}={v:g}' for n, v in values.items())}")
-        notes = (*(Note("it is called here", f.called) for f in reversed(self.frames) if f.called is not None), shown)
+        frames, trial = tuple(self.frames), self.trial
 
         def fail(node: ast.AST, message: str, why: str, hint: str) -> NoReturn:
-            source.fail("TL143", node, message, why, hint, notes)
+            values = {**trial.sizes, **{n: v.number for n, v in trial.constants.items() if isinstance(v, Block)}}
+            shown = Note(f"it shows with {', '.join(f'{n}={v:g}' for n, v in values.items())}")
+            called = (Note("it is called here", f.called) for f in reversed(frames) if f.called is not None)
+            frames[-1].source.fail("TL143", node, message, why, hint, (*called, shown))
 
         return fail
 
