@@ -15,7 +15,6 @@ import ast
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -68,12 +67,16 @@ def _hanging(program: Rehearsed, paths: Paths, loops: AbstractSet[str]) -> Itera
     def stored(which: int, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
         return Run(program, Drawn(which, half=half), paths, Findings(frozenset()), {}).stored
 
-    for var, which in product(sorted(loops), range(MANY)):
-        whole = stored(which, ("", 0))
-        for at, (value, loc) in {**stored(which, (var, 0)), **stored(which, (var, 1))}.items():
-            if not np.isclose(value, whole.get(at, (value, loc))[0], rtol=1e-6, atol=1e-9, equal_nan=True):
-                yield Together(var, program.source.node.name, loc, stored=True)
-                break
+    def differing(var: str) -> Iterator[Loc]:
+        for which in range(MANY):
+            whole = stored(which, ("", 0))
+            for at, (value, loc) in {**stored(which, (var, 0)), **stored(which, (var, 1))}.items():
+                if not np.isclose(value, whole.get(at, (value, loc))[0], rtol=1e-6, atol=1e-9, equal_nan=True):
+                    yield loc
+
+    for var in sorted(loops):
+        if (loc := next(differing(var), None)) is not None:
+            yield Together(var, program.source.node.name, loc, stored=True)
 
 
 def _numbers(program: Rehearsed) -> tuple[int, tuple[int, ...]]:

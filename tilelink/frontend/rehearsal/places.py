@@ -22,6 +22,8 @@ KINDS: Sequence[Callable[[Array], Array]] = (
     lambda chance: 300 + 9 * chance,
 )  # fmt: skip
 """By rehearsal, and by tensor, which numbers one holds."""
+LEAST = (0, -3, 0, 1000, -3, 0, -1000)
+"""By rehearsal, the least of five integers that a tensor holds of which the signature says no more."""
 LARGE = 1024
 """A constant size above is rehearsed as a smaller one."""
 
@@ -51,7 +53,7 @@ class Given(str):
 
 def _value(constant: Constant, which: int, k: int) -> Any:
     """A value of the `k`-th constant: its default most often; of one above 0 others above it, or 0 of integers."""
-    turn = which + k + which // 7 * k
+    turn = which + k + which // len(KINDS) * k
     default = constant.default
     if isinstance(default, str) or constant.kind == "str":
         return Given(default or "")
@@ -221,6 +223,6 @@ class Trial:
         chance = np.modf(np.abs(np.sin(mixed * 78.233) * 43758.5453))[0]
         if contract is not None or dtype.startswith(("i", "u")):
             most = 5 if contract is None or contract.of is None else self.size(Axis(contract.of))
-            least = (0, -3, 0, 1000, -3, 0, -1000)[self.which % 7] if contract is None else 0
+            least = LEAST[self.which % len(LEAST)] if contract is None else 0
             return np.floor(chance * most).astype(int) + (least if dtype.startswith("i") else max(least, 0))
         return self._kinds[param.name](chance)

@@ -14,7 +14,7 @@ from tilelink.frontend.rehearsal import blocks, refusals
 from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, elementwise, number, spread
 from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, flat, spoilt
 from tilelink.frontend.rehearsal.operators import BINARY, COMPARED, UNARY
-from tilelink.frontend.rehearsal.places import TILE, Drawn, Given, TileAt, Trial
+from tilelink.frontend.rehearsal.places import SIZES, TILE, Drawn, Given, TileAt, Trial
 from tilelink.frontend.rehearsal.reductions import result, same
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
@@ -442,7 +442,7 @@ def _tile_id(run: Run, call: ast.Call) -> Any:
             found.append(number(run.trial.rank if on.name == RANK_AXIS else low))
             continue
         begins = range(low, high, TILE)
-        begin = begins[0 if run.trial.which % 6 == 0 and len(begins) > 1 else -1]
+        begin = begins[0 if run.trial.which % len(SIZES) == 0 and len(begins) > 1 else -1]
         tile = run.trial.tile(param, k, var or "", begin, high)
         if run.drawn.half is not None and run.drawn.half[0] == var:
             begin = min(begin + TILE // 2 * run.drawn.half[1], tile.end - 1)
