@@ -46,8 +46,11 @@ OF_A_USE = {"name": "the name of a use", "over": "the axis of ranks of a use", "
 """Keywords that every call of a program takes."""
 
 
-def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[TileProgram, tuple[Found, ...]]:
-    """Reads a tile program from its source; with what it was found to read outside of itself.
+def capture(
+    fn: Callable[..., Any], signature: Signature, name: str
+) -> tuple[TileProgram, Rehearsed | None, tuple[Found, ...]]:
+    """Reads a tile program from its source; with what was rehearsed of it, unless it copies, and what it was found to read
+    outside of itself.
 
     Args:
         fn: the function as the user wrote it.
@@ -73,10 +76,10 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[Ti
     body = tuple(state.ops)
     _check_signals(body)
     copy_program = _recognise(body)
-    rehearsed = Rehearsed(
-        source, state.scope, state.locals, state.params, constants, signature, state.domain.names, VOCABULARY
-    )
-    together = () if copy_program is not None else taken_together(rehearsed)
+    rehearsed = None
+    if copy_program is None:
+        names = state.domain.names
+        rehearsed = Rehearsed(source, state.scope, state.locals, state.params, constants, signature, names, VOCABULARY)
     for known, value in helpers.globals.items():
         if not alike(state.globals.setdefault(known, value), value):
             message = f"`{known}` is {state.globals[known]!r} in the program and {value!r} in a helper"
@@ -92,10 +95,10 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str) -> tuple[Ti
         copy_program=copy_program,
         helpers=tuple(helpers.copied),
         globals=tuple(sorted(state.globals.items())),
-        together=together,
+        together=() if rehearsed is None else taken_together(rehearsed),
         loc=header,
     )
-    return program, (*state.scope.found, *helpers.found)
+    return program, rehearsed, (*state.scope.found, *helpers.found)
 
 
 def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:

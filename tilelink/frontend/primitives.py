@@ -281,7 +281,10 @@ PRIMITIVES: Mapping[str, Word] = {
     **raw.WORDS,
 }
 
-VOCABULARY = frozenset(PRIMITIVES)
+VOCABULARY: Mapping[str, tuple[str, ...]] = {
+    name: tuple(word.signature.parameters) for name, word in PRIMITIVES.items()
+}
+"""Their names, and those of their parameters."""
 
 
 # ------------------------------------------------------------------------------------------------------------------- calling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError, with_article
@@ -11,6 +12,7 @@ from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
 from tilelink.frontend.progress import NOWHERE, Trace, called_in
+from tilelink.frontend.rehearsal import Rehearsed, is_below, taken_together
 from tilelink.frontend.source import call_site, plain_function
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.ir import Shown
@@ -31,7 +33,7 @@ class Program(Shown):
         function: the function as written.
     """
 
-    __slots__ = ("_captured", "_outside", "function", "name", "signature")
+    __slots__ = ("_captured", "_negative", "_outside", "_rehearsed", "function", "name", "signature")
 
     def __init__(self, function: Callable[..., Any], signature: Signature, name: str) -> None:
         self.function = function
@@ -39,6 +41,8 @@ class Program(Shown):
         self.name = name
         self._captured: TileProgram | None = None
         self._outside = Outside(())
+        self._rehearsed: Rehearsed | None = None
+        self._negative = set[frozenset[tuple[str, Plain]]]()
 
     @property
     def captured(self) -> TileProgram:
@@ -49,9 +53,17 @@ class Program(Shown):
             TilelinkError: TL110 to TL164.
         """
         if self._captured is None or self._outside.changed():
-            self._captured, found = capture(self.function, self.signature, self.name)
+            self._captured, self._rehearsed, found = capture(self.function, self.signature, self.name)
             self._outside = Outside(found)
+            self._negative.clear()
         return self._captured
+
+    def _rehearse(self, constants: Mapping[str, Plain]) -> None:
+        """Refuses constants that show what those did not with which the program was rehearsed (TL143)."""
+        given = {c.name: constants[c.name] for c in self.captured.constants if is_below(c, constants[c.name])}
+        if given and self._rehearsed is not None and (key := frozenset(given.items())) not in self._negative:
+            taken_together(replace(self._rehearsed, given=given))
+            self._negative.add(key)
 
     def __call__(
         self,
@@ -88,6 +100,7 @@ class Program(Shown):
             raise TilelinkError("TL209", f"`schedule={placement!r}`", loc=loc, why=why, hint=hint)
         more = ("name", "over", "schedule") if len(run.frame.dimensions.ranks.names) > 1 else ("name", "schedule")
         sizes, constants, named = _keywords(program, keywords, more, loc)
+        self._rehearse(constants)
         given: dict[str, Given] = {}
         for param, value in (*((p.name, v) for p, v in zip(program.params, tensors, strict=False)), *named.items()):
             if param in given:

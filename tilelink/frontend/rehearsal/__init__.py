@@ -21,11 +21,11 @@ import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.frontend.rehearsal.functions import Findings
-from tilelink.frontend.rehearsal.places import SIZES, Drawn
+from tilelink.frontend.rehearsal.places import SIZES, Drawn, is_below
 from tilelink.frontend.rehearsal.run import Paths, Rehearsed, Run
 from tilelink.ir.program import Together
 
-__all__ = ["Rehearsed", "taken_together"]
+__all__ = ["Rehearsed", "is_below", "taken_together"]
 
 MANY = 18
 """Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""

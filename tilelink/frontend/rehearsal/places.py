@@ -68,6 +68,14 @@ def _value(constant: Constant, which: int, k: int) -> Any:
     return number(values[turn % len(values)])
 
 
+def is_below(constant: Constant, given: bool | int | float | str) -> bool:
+    """Whether a value is less than all that `_value` gives a constant."""
+    default = constant.default
+    if isinstance(default, str) or isinstance(given, str) or not default or default < 0:
+        return False
+    return given < 0 or (constant.kind == "float" and given == 0)
+
+
 @dataclass(frozen=True, slots=True)
 class TileAt:
     """A tile of an axis: positions from `begin` on, before `end`. `var`: what ops call it. `lanes`: of a block."""
@@ -122,7 +130,12 @@ class Trial:
     """One small call. Sizes, data and constants differ from one to the next."""
 
     def __init__(
-        self, signature: Signature, params: Mapping[str, Param], constants: Sequence[Constant], of: Drawn
+        self,
+        signature: Signature,
+        params: Mapping[str, Param],
+        constants: Sequence[Constant],
+        of: Drawn,
+        given: Mapping[str, Any],
     ) -> None:
         axes = [a for shape in signature.shapes for a in shape.axes]
         names = dict.fromkeys(d for a in axes for d in dims_of(a.size))
@@ -131,6 +144,7 @@ class Trial:
         sizes = [of.size(k) for k in range(len(names))]
         self.sizes = {n: 2 * size + 1 if n in split else size for n, size in zip(names, sizes, strict=True)}
         self.constants = {c.name: _value(c, of.which, k) for k, c in enumerate(constants)}
+        self.constants |= {name: number(value) for name, value in given.items()}
         turn = of.which // len(KINDS)  # first all hold the same, then each what another held
         self._kinds = {name: KINDS[(of.which + turn * k) % len(KINDS)] for k, name in enumerate(params)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
@@ -26,13 +26,16 @@ TURNS = 4
 ENOUGH = 32
 HELPERS = 8
 """How deep functions of the user's call one another in a rehearsal."""
+Arguments: TypeAlias = "dict[str, ast.expr]"
+"""Of a primitive, by name."""
 WALK = "(walk)"
 """The tiles of a loop, which are none of the domain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """A program. `domain`: what its ops call the indices of its tile."""
+    """A program. `domain`: what its ops call the indices of its tile; `vocabulary`: primitives, and their parameters; `given`:
+    constants that have one value."""
 
     source: FunctionSource
     scope: Scope
@@ -41,7 +44,8 @@ class Rehearsed:
     constants: Sequence[Constant]
     signature: Signature
     domain: Sequence[str | None]
-    vocabulary: frozenset[str]
+    vocabulary: Mapping[str, Sequence[str]]
+    given: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(slots=True)
@@ -92,7 +96,7 @@ class Run:
         self, program: Rehearsed, of: Drawn, paths: Paths, found: Findings, way: Mapping[ast.AST, bool]
     ) -> None:
         self.program, self.paths, self.found, self.drawn, self.way = program, paths, found, of, way
-        self.trial = Trial(program.signature, program.params, program.constants, of)
+        self.trial = Trial(program.signature, program.params, program.constants, of, program.given)
         self.once = of.half is None
         self.sides: dict[ast.AST, bool] = {}
         self.stored: dict[tuple[Any, ...], tuple[float, Loc]] = {}
@@ -204,8 +208,8 @@ class Run:
 
     def _turns(self, call: ast.Call) -> Sequence[Any]:
         """What a loop's variable stands for, turn by turn. For what its lines do it goes round once at least."""
-        if isinstance(self._reference(call.func), Primitive):
-            return self._walk(call)
+        if isinstance(found := self._reference(call.func), Primitive):
+            return self._walk(self._given(call, found.name))
         given = [self._counted(self.value(a)) for a in call.args]
         words = ("stop",) if len(given) == 1 else ("start", "stop", "step")
         limits = dict(zip(words, given, strict=False)) | {
@@ -217,14 +221,14 @@ class Run:
         turns = range(start, stop, step or 1)[: TURNS if self.once and not unrolled else ENOUGH]
         return [replace(number(n), data=data) for n in turns or (start,) * self.once]
 
-    def _walk(self, call: ast.Call) -> Sequence[Any]:
-        words = ("t", "axis", "start", "stop", "part")
-        given = dict(zip(words, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+    def _walk(self, given: Arguments) -> Sequence[Any]:
         param = self.param(given["t"])
         axis = self.axis(param, given.get("axis"))
         on = param.shape.axes[axis]
         low, high = self.trial.part(on)
-        start, stop, part = (self.agreed(self.value(given[w])) if w in given else None for w in words[2:])
+        start, stop, part = (
+            self.agreed(self.value(given[w])) if w in given else None for w in ("start", "stop", "part")
+        )
         low = int(np.clip(_integer(start, low), low, high - self.once))
         high = int(np.clip(_integer(stop, high), low + self.once, high))
         high = low + max((high - low) // 2, 1) if part is not None else high
@@ -350,7 +354,8 @@ class Run:
         if found is None and isinstance(node.func, ast.Name):  # a function that a function of the user's was given
             found = self.env.get(node.func.id)
         if isinstance(found, Primitive):
-            return _PRIMITIVES[found.name](self, node) if found.name in _PRIMITIVES else None
+            known = _PRIMITIVES.get(found.name)
+            return None if known is None else known(self, self._given(node, found.name))
         args = [self.value(a) for a in node.args]
         keywords = {str(k.arg): self.value(k.value) for k in node.keywords}
         name, far = "", isinstance(found, Language) and found.path.count(".") > 1
@@ -422,9 +427,10 @@ class Run:
     def axis(self, param: Param, node: ast.expr | None) -> int:
         return _integer(None if node is None else self.value(node), 0) % max(len(param.shape.axes), 1)
 
-    def given(self, call: ast.Call, *words: str) -> dict[str, ast.expr]:
-        """Arguments by name; `None` written out is the same as nothing."""
-        found = dict(zip(words, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+    def _given(self, call: ast.Call, name: str) -> Arguments:
+        """The arguments of a primitive, by name; `None` written out is the same as nothing."""
+        found = dict(zip(self.program.vocabulary[name], call.args, strict=False))
+        found |= {str(k.arg): k.value for k in call.keywords}
         return {k: v for k, v in found.items() if not (isinstance(v, ast.Constant) and v.value is None)}
 
     def tile_of(self, param: Param, node: ast.expr) -> tuple[int, TileAt]:
@@ -434,8 +440,8 @@ class Run:
         return found.axis if found.param == param.name else next(named, 0), found
 
 
-def _tile_id(run: Run, call: ast.Call) -> Any:
-    param, found = run.param(call.args[0] if call.args else call.keywords[0].value), list[Any]()
+def _tile_id(run: Run, given: Arguments) -> Any:
+    param, found = run.param(given["t"]), list[Any]()
     for k, (on, var) in enumerate(zip(param.shape.axes, run.program.domain, strict=True)):
         low, high = run.trial.part(on)
         if on.unit:
@@ -453,8 +459,7 @@ def _tile_id(run: Run, call: ast.Call) -> Any:
     return tuple(found) if len(found) != 1 else found[0]
 
 
-def _tile_load(run: Run, call: ast.Call) -> Block:
-    given = run.given(call, "t", "tile", "other")
+def _tile_load(run: Run, given: Arguments) -> Block:
     param = run.param(given["t"])
     place = run.trial.place(param, run.agreed(run.value(given["tile"])) if "tile" in given else None)
     other = run.agreed(run.value(given["other"])) if "other" in given else None
@@ -471,9 +476,8 @@ def _tile_load(run: Run, call: ast.Call) -> Block:
     )
 
 
-def _tile_store(run: Run, call: ast.Call) -> None:
-    given = run.given(call, "t", "tile", "value", "mask")
-    node, index = given.get("value", given.get("data", given["t"])), given["tile"]
+def _tile_store(run: Run, given: Arguments) -> None:
+    node, index = given["value"] if "value" in given else given["data"], given["tile"]
     param, value = run.param(given["t"]), run.value(node)
     place, mask = run.trial.place(param, run.value(index)), run.value(given["mask"]) if "mask" in given else None
     stored = place.there
@@ -499,22 +503,20 @@ def _tile_store(run: Run, call: ast.Call) -> None:
     run.agreed(whole, stored)
     if run.drawn.half is not None:
         at = [np.broadcast_to(place.along(e.at.value[0], e), place.lengths) for e in place.entries]
-        made, loc = np.broadcast_to(whole.value[0], place.lengths), run.frame.source.loc(call)
+        made, loc = np.broadcast_to(whole.value[0], place.lengths), run.frame.source.loc(node)
         lanes = [tuple(lane) for lane in np.argwhere(stored)]
         run.stored.update({(param.name, *(int(a[i]) for a in at)): (float(made[i]), loc) for i in lanes})
 
 
-def _tile_range(run: Run, call: ast.Call) -> Block:
-    given = run.given(call, "t", "tile", "axis")
+def _tile_range(run: Run, given: Arguments) -> Block:
     param = run.param(given["t"])
     axis, tile = run.tile_of(param, given["tile"]) if "tile" in given else (run.axis(param, given.get("axis")), None)
     found = run.trial.lanes(param, axis, tile)
     return replace(found, edges=blocks.made(found.edges))
 
 
-def _tile_mask(run: Run, call: ast.Call) -> Block:
+def _tile_mask(run: Run, given: Arguments) -> Block:
     """Of rows by positions."""
-    given = run.given(call, "t", "tile", "start", "stop")
     lanes = run.trial.lanes(param := run.param(given["t"]), *run.tile_of(param, given["tile"]))
     row = lanes.moved(lambda v: v[:, None], (None, *blocks.made(lanes.edges)))
     found = replace(row, value=(row.marks == IN)[None])
@@ -526,43 +528,44 @@ def _tile_mask(run: Run, call: ast.Call) -> Block:
     return found
 
 
-def _tile_shape(run: Run, call: ast.Call) -> tuple[Block, ...]:
-    param, domain = run.param(run.given(call, "t")["t"]), run.program.domain
+def _tile_shape(run: Run, given: Arguments) -> tuple[Block, ...]:
+    param, domain = run.param(given["t"]), run.program.domain
     tiled = [k for k, on in enumerate(param.shape.axes) if not on.unit]
     return tuple(run.trial.lanes(param, k, run.tiles.get(domain[k] or "")).along(0) for k in tiled)
 
 
-def _size(run: Run, call: ast.Call) -> Block:
-    given = run.given(call, "t", "axis")
+def _size(run: Run, given: Arguments) -> Block:
     param = run.param(given["t"])
     return number(run.trial.size(param.shape.axes[run.axis(param, given.get("axis"))]))
 
 
-def _bound(run: Run, call: ast.Call) -> Block:
-    given = run.given(call, "t", "tile")
-    tile = run.tile_of(run.param(given["t"]), given["tile"])[1]
-    return number(tile.end if ast.unparse(call.func).endswith("end") else tile.begin)
+def _begin(run: Run, given: Arguments) -> Block:
+    return number(run.tile_of(run.param(given["t"]), given["tile"])[1].begin)
 
 
-def _first(run: Run, call: ast.Call) -> Any:
+def _end(run: Run, given: Arguments) -> Block:
+    return number(run.tile_of(run.param(given["t"]), given["tile"])[1].end)
+
+
+def _first(run: Run, given: Arguments) -> Any:
     """What passes through: a pointer, a value behind its token."""
-    return run.value(call.args[0] if call.args else call.keywords[0].value)
+    return run.value(given["ptr"] if "ptr" in given else given["value"])
 
 
-def _rank(run: Run, _call: ast.Call) -> Block:
+def _rank(run: Run, _given: Arguments) -> Block:
     return number(run.trial.rank)
 
 
-def _from_outside(_run: Run, _call: ast.Call) -> Block:
+def _from_outside(_run: Run, _given: Arguments) -> Block:
     return replace(number(0), data=True)
 
 
-_PRIMITIVES: Mapping[str, Callable[[Run, ast.Call], Any]] = {
+_PRIMITIVES: Mapping[str, Callable[[Run, Arguments], Any]] = {
     "tile_id": _tile_id, "tile_load": _tile_load, "tile_store": _tile_store, "tile_push_data": _tile_store,
-    "tile_range": _tile_range, "tile_mask": _tile_mask, "tile_begin": _bound, "tile_end": _bound, "tile_shape": _tile_shape,
+    "tile_range": _tile_range, "tile_mask": _tile_mask, "tile_begin": _begin, "tile_end": _end, "tile_shape": _tile_shape,
     "size": _size, "symm_at": _first, "consume_token": _first, **dict.fromkeys(("segment", "rank_of", "rank"), _rank),
-    "num_ranks": lambda _run, _call: number(2),
-    "acc_dtype": lambda _run, _call: "dtype", **dict.fromkeys(("pointer", "wait"), _from_outside),
+    "num_ranks": lambda _run, _given: number(2),
+    "acc_dtype": lambda _run, _given: "dtype", **dict.fromkeys(("pointer", "wait"), _from_outside),
 }  # fmt: skip
 
 
