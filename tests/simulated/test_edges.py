@@ -213,6 +213,15 @@ def as_often_as_each_needs(x: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), value)
 
 
+@tilelink.program("M N -> M")
+def mean_of_means(x: Any, out: Any) -> None:
+    m, means, tiles = tl.tile_id(out), tl.zeros(tl.tile_shape(out), tl.float32), 0
+    for n in tl.tiles(x, axis=1):
+        means += tl.sum(tl.tile_load(x, (m, n)), 1) / (tl.tile_end(x, n) - tl.tile_begin(x, n))
+        tiles += 1
+    tl.tile_store(out, m, means / tiles)
+
+
 @tilelink.program("M N -> M N")
 def both(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)
@@ -240,6 +249,7 @@ def at_least(x: Any, out: Any) -> None:
         (from_the_end, "M N -> M N", "TL143"),
         (decided, "M N -> M N", "TL336"),
         (as_often_as_all_need, "M N -> M N", "TL336"),
+        (mean_of_means, "M N -> M", "TL336: what is stored hangs on the tiles of `N`, and `mean_of_means` has 3"),
         (both, "M N -> M N", "TL142: `and`"),
         (neither, "M N -> M N", "TL142: `not`"),
         (at_least, "M N -> M N", "TL142: `max`"),
@@ -250,10 +260,16 @@ def test_what_would_be_another_number_is_refused(program: Any, signature: str, c
         return program(x)
 
     op = tilelink.operator(signature, name="called")(called).schedule({program.name: sms(M=16)})
-    op = op.schedule({program.name: sms(M=16, N=16)}) if code == "TL336" else op
+    op = op.schedule({program.name: sms(M=16, N=16)}) if "TL336" in code else op
     given: dict[str, Any] = {"N": 80} if "N/R" in signature else {}
     with pytest.raises(tilelink.TilelinkError, match=code):
         op([torch.ones(4, 40)] * 2, **given)
+
+
+def test_a_walk_of_one_tile_says_nothing_about_others() -> None:
+    op = tilelink.operator("M N -> M", name="called")(lambda x: mean_of_means(x)).schedule(mean_of_means=sms(M=4, N=64))
+    x = torch.rand(5, 40)
+    torch.testing.assert_close(op([x])[0], x.mean(1))
 
 
 def test_a_loop_that_goes_on_for_all_may_change_each_by_itself() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from copy import deepcopy
 
 from tilelink.errors import Loc, TilelinkError
@@ -23,7 +23,7 @@ _HELPER_BUILTINS = ("len", "print", "isinstance", "list", "tuple", "getattr", "h
 class Helpers:
     """The helpers of one program, callees before callers."""
 
-    def __init__(self, vocabulary: Container[str]) -> None:
+    def __init__(self, vocabulary: Collection[str]) -> None:
         self.globals: dict[str, bool | int | float | str] = {}
         self.found: list[Found] = []
         self._vocabulary = vocabulary

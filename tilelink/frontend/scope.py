@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -73,7 +73,7 @@ class Scope:
     """The names around a function: its closure, its module, Python's builtins. `found`: what was looked up, but for the
     language itself."""
 
-    def __init__(self, fn: Function, vocabulary: Container[str]) -> None:
+    def __init__(self, fn: Function, vocabulary: Collection[str]) -> None:
         self.found: list[Found] = []
         self._globals = fn.__globals__
         self._cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))

@@ -24,7 +24,7 @@ from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Order, Schedule, SortKey, as_written
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.topology import Tables, Topology, env_of
-from tilelink.ir.wiring import Step, Wiring
+from tilelink.ir.wiring import Step, ViewAxis, Wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +166,13 @@ class StepPlan:
             text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in dims)}]"
             yield text if p.role == "in" else f"out={text}"
 
+    def view(self, walk: Tiles) -> ViewAxis:
+        """The axis that a loop walks."""
+        return self.step.binding(walk.param).view[walk.axis]
+
     def loop(self, walk: Tiles) -> GridAxis:
         """The partition that a loop walks: of a dimension that one tensor has whole, and another by parts, there are two."""
-        view = self.step.binding(walk.param).view[walk.axis]
+        view = self.view(walk)
         found = [a for a in self.loops if a.dim == view.dim]
         return next((a for a in found if a.own_part == view.by_parts), found[0])
 

@@ -305,8 +305,8 @@ class Helper:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Values along tile `var` of the domain that a call of `what` takes together, as a sum does, or may: nobody looks into
-    functions of the user's. `stored`: a sum or the like is it, and what comes of it is stored."""
+    """Values along tile `var` of the domain that a call of `what` takes together, as a sum does, or may; `stored`: what comes of
+    it is stored. Of no call: on how long tile `var` is, of the domain or of a walk, hangs what is stored at `loc`."""
 
     var: str
     what: str

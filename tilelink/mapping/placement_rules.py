@@ -12,7 +12,7 @@ from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Expr, Load, Notify, OfTile, Op, Store, Wait, walk
+from tilelink.ir.program import At, Expr, Load, Notify, OfTile, Op, Store, Tiles, Wait, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
 from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
 from tilelink.mapping.libraries import unsuitable
@@ -196,10 +196,13 @@ def check_together(plan: Plan) -> None:
         TilelinkError: TL336.
     """
     for s in (s for s in plan.steps if s.library is None):
-        tiles = {g.var: g for g in s.grid}
-        for t in (t for t in s.step.program.together if t.stored and t.var in tiles):
-            grid = tiles[t.var]
-            hint = "walk the axis with `tl.tiles`"
+        walks = [op for op in walk(s.step.program.body) if isinstance(op, Tiles) and not s.view(op).unit]
+        tiles = [(g.var, g, False) for g in s.grid] + [(op.said or op.var, s.loop(op), True) for op in walks]
+        found = (
+            (t, grid, walked) for t in s.step.program.together for v, grid, walked in tiles if t.stored and t.var == v
+        )
+        for t, grid, walked in found:
+            hint = "weigh tiles by how long they are" if walked else "walk the axis with `tl.tiles`"
             if grid.kind == "table":
                 many = f"as many of them as `{grid.table}` says"
             else:
@@ -208,10 +211,16 @@ def check_together(plan: Plan) -> None:
                 if count <= 1:
                     continue
                 many, whole = f"{count} of them", 1 << (size - 1).bit_length()
-                hint = f"let it be one tile: `_` for its index in `tl.tile_id`, or {grid.dim}={whole} in the schedule; or {hint}"
+                written = "" if walked else "`_` for its index in `tl.tile_id`, or "
+                hint = f"let it be one tile: {written}{grid.dim}={whole} in the schedule; or {hint}"
+            takes = (
+                f"`{t.what}` takes a tile of `{grid.dim}` together"
+                if t.what
+                else f"what is stored hangs on the tiles of `{grid.dim}`"
+            )
             raise TilelinkError(
                 "TL336",
-                f"`{t.what}` takes a tile of `{grid.dim}` together, and `{s.path}` has {many}",
+                f"{takes}, and `{s.path}` has {many}",
                 loc=t.loc,
                 why="how long tiles are is the schedule's matter, and it would say what comes out",
                 hint=hint,

@@ -29,6 +29,8 @@ __all__ = ["Rehearsed", "is_below", "taken_together"]
 
 MANY = 18
 """Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""
+FEW = 5
+"""Rehearsals that show whether what is stored hangs on the tiles of a walk."""
 MORE = 72
 """Rehearsals, at most, for sides of branches that others do not take, and near constants that positions are compared with."""
 WIDE = 100
@@ -55,28 +57,30 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
             if (side := paths.untaken()) is None:
                 break
             Run(program, side[0], paths, found, side[1])
-        found.notes += _hanging(program, paths, found.loops - {t.var for t in found.notes if t.stored})
+        found.notes += _hanging(program, paths, found.loops - {t.var for t in found.notes if t.stored}, MANY)
+        found.notes += _hanging(program, paths, found.walks, FEW)
     stored = {t for t in found.notes if t.stored}
     return tuple(dict.fromkeys(t for t in found.notes if t.stored or replace(t, stored=True) not in stored))
 
 
-def _hanging(program: Rehearsed, paths: Paths, loops: AbstractSet[str]) -> Iterator[Together]:
-    """Of tiles of the domain that say how often a loop goes round, those on which hangs what is stored: with tiles half as long
-    it is something else."""
+def _hanging(program: Rehearsed, paths: Paths, tiles: AbstractSet[str], often: int) -> Iterator[Together]:
+    """Of tiles of the domain that say how often a loop goes round, or of those of a walk, those on whose length hangs what is
+    stored: with tiles half as long it is something else."""
 
     def stored(which: int, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
         return Run(program, Drawn(which, half=half), paths, Findings(frozenset()), {}).stored
 
     def differing(var: str) -> Iterator[Loc]:
-        for which in range(MANY):
+        for which in range(often):
             whole = stored(which, ("", 0))
-            for at, (value, loc) in {**stored(which, (var, 0)), **stored(which, (var, 1))}.items():
+            halves = range(2 if var in program.domain else 1)
+            for at, (value, loc) in [item for half in halves for item in stored(which, (var, half)).items()]:
                 if not np.isclose(value, whole.get(at, (value, loc))[0], rtol=1e-6, atol=1e-9, equal_nan=True):
                     yield loc
 
-    for var in sorted(loops):
+    for var in sorted(tiles):
         if (loc := next(differing(var), None)) is not None:
-            yield Together(var, program.source.node.name, loc, stored=True)
+            yield Together(var, "", loc, stored=True)
 
 
 def _numbers(program: Rehearsed) -> tuple[int, tuple[int, ...]]:

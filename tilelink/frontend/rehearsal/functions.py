@@ -20,12 +20,13 @@ from tilelink.ir.program import Together
 @dataclass(slots=True)
 class Findings:
     """What rehearsals find out. `doubtful`: something was taken together of which only some data shows that it changes. `loops`:
-    tiles of the domain that are taken together to say how often a loop goes round."""
+    tiles of the domain that are taken together to say how often a loop goes round; `walks`: loops over tiles."""
 
     domain: frozenset[str]
     notes: list[Together] = field(default_factory=list[Together])
     doubtful: bool = False
     loops: set[str] = field(default_factory=set[str])
+    walks: set[str] = field(default_factory=set[str])
 
 
 def flat(value: Any) -> Iterator[Block]:

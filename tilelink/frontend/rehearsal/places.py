@@ -32,7 +32,7 @@ LARGE = 1024
 class Drawn:
     """Which call it is. `least`: axes have more elements than a program counts by constants; `near`: one has, or all have, about
     as many as a constant that positions are compared with; `axis`: which one, -1: all. `half`: of tiles of the domain along this
-    index, 0: the first half, 1: the second."""
+    index, 0: the first half, 1: the second; of those of a walk, all halves."""
 
     which: int
     least: int = 0
@@ -86,7 +86,7 @@ class TileAt:
     param: str
     begin: int
     end: int
-    lanes: int = TILE
+    lanes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class Trial:
         half = (size + 1) // 2
         return (half, size) if self.rank else (0, half)
 
-    def tile(self, param: Param, axis: int, var: str, begin: int, end: int) -> TileAt:
-        return TileAt(var, param.shape.axes[axis].name, axis, param.name, begin, min(begin + TILE, end))
+    def tile(self, param: Param, axis: int, var: str, begin: int, end: int, lanes: int = TILE) -> TileAt:
+        return TileAt(var, param.shape.axes[axis].name, axis, param.name, begin, min(begin + lanes, end), lanes)
 
     def lanes(self, param: Param, axis: int, tile: TileAt | None) -> Block:
         """The positions of a tile; None: of the whole axis, or of this rank's part of it."""

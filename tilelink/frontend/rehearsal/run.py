@@ -158,7 +158,7 @@ class Run:
                 if not any(isinstance(n, ast.Return) for n in ast.walk(node)):
                     self.under.pop()
             case ast.For(target=ast.Name(id=name), iter=ast.Call() as call):
-                for value in self._turns(call):
+                for value in self._turns(call, name):
                     self.env[name] = value
                     self.block(node.body)
             case ast.While():
@@ -206,10 +206,10 @@ class Run:
             self.found.loops |= {t.var for t in value.taken}
         return self.agreed(value)
 
-    def _turns(self, call: ast.Call) -> Sequence[Any]:
-        """What a loop's variable stands for, turn by turn. For what its lines do it goes round once at least."""
+    def _turns(self, call: ast.Call, name: str) -> Sequence[Any]:
+        """What a loop's variable `name` stands for, turn by turn. For what its lines do it goes round once at least."""
         if isinstance(found := self._reference(call.func), Primitive):
-            return self._walk(self._given(call, found.name))
+            return self._walk(self._given(call, found.name), name)
         given = [self._counted(self.value(a)) for a in call.args]
         words = ("stop",) if len(given) == 1 else ("start", "stop", "step")
         limits = dict(zip(words, given, strict=False)) | {
@@ -221,7 +221,7 @@ class Run:
         turns = range(start, stop, step or 1)[: TURNS if self.once and not unrolled else ENOUGH]
         return [replace(number(n), data=data) for n in turns or (start,) * self.once]
 
-    def _walk(self, given: Arguments) -> Sequence[Any]:
+    def _walk(self, given: Arguments, name: str) -> Sequence[Any]:
         param = self.param(given["t"])
         axis = self.axis(param, given.get("axis"))
         on = param.shape.axes[axis]
@@ -235,7 +235,10 @@ class Run:
         turns = TURNS if self.once else ENOUGH
         if on.unit:
             return [number(n) for n in range(low, high)[:turns]]
-        return [self.trial.tile(param, axis, WALK, begin, high) for begin in range(low, high, TILE)][-turns:]
+        self.found.walks.add(name)
+        tile = TILE // 2 if self.drawn.half is not None and self.drawn.half[0] == name else TILE
+        begins = range(low, high, tile)
+        return [self.trial.tile(param, axis, WALK, begin, high, tile) for begin in begins][-turns:]
 
     # ------------------------------------------------------------------------------------------------------ expressions
     def value(self, node: ast.expr) -> Any:
@@ -442,17 +445,18 @@ class Run:
 
 def _tile_id(run: Run, given: Arguments) -> Any:
     param, found = run.param(given["t"]), list[Any]()
-    for k, (on, var) in enumerate(zip(param.shape.axes, run.program.domain, strict=True)):
+    for k, (on, name) in enumerate(zip(param.shape.axes, run.program.domain, strict=True)):
+        var = name or ""
         low, high = run.trial.part(on)
         if on.unit:
             found.append(number(run.trial.rank if on.name == RANK_AXIS else low))
             continue
         begins = range(low, high, TILE)
         begin = begins[0 if run.trial.which % len(SIZES) == 0 and len(begins) > 1 else -1]
-        tile = run.trial.tile(param, k, var or "", begin, high)
-        if run.drawn.half is not None and run.drawn.half[0] == var:
+        tile = run.trial.tile(param, k, var, begin, high)
+        if var and run.drawn.half is not None and run.drawn.half[0] == var:
             begin = min(begin + TILE // 2 * run.drawn.half[1], tile.end - 1)
-            tile = replace(tile, begin=begin, end=min(begin + TILE // 2, tile.end), lanes=TILE // 2)
+            tile = run.trial.tile(param, k, var, begin, tile.end, TILE // 2)
         if var:
             run.tiles[var] = tile
         found.append(tile)
@@ -501,7 +505,7 @@ def _tile_store(run: Run, given: Arguments) -> None:
     if value.mark is not None and not other and (stored & (spread(value.marks[None], place.lengths)[0] == PAST)).any():
         refusals.stored(run.fail, node, value, param.name)
     run.agreed(whole, stored)
-    if run.drawn.half is not None:
+    if run.drawn.half is not None and not other:
         at = [np.broadcast_to(place.along(e.at.value[0], e), place.lengths) for e in place.entries]
         made, loc = np.broadcast_to(whole.value[0], place.lengths), run.frame.source.loc(node)
         lanes = [tuple(lane) for lane in np.argwhere(stored)]
