@@ -443,6 +443,27 @@ def soften(x: Any, out: Any) -> None:
     tl.tile_store(out, m, weight / tl.sum(weight, 1)[:, None])
 
 
+@tilelink.program("M K -> M")
+def scaled(x: Any, out: Any, *, scale: float = 1.0) -> None:
+    m = tl.tile_id(out)
+    tl.tile_store(out, m, tl.max(tl.tile_load(x, m, other=float("-inf")) * scale, 1))
+
+
+def test_a_constant_of_another_sign_is_rehearsed() -> None:
+    """Below 0 it makes the greatest of what is past an edge, and 0 makes no number of it, which a maximum leaves out."""
+    x = torch.rand(6, 48)
+
+    @tilelink.operator("M K -> M")
+    def of(x: Any, *, scale: float) -> Any:
+        return scaled(x, scale=scale)
+
+    for scale in (2.0, 0.0):
+        torch.testing.assert_close(of([x], scale=scale)[0], scale * x.amax(1))
+    for _ in range(2):
+        with pytest.raises(TilelinkError, match=r"TL143.*(?s:.)*scale=-0.5"):
+            of([x], scale=-0.5)
+
+
 def test_as_the_hint_says_it_is_right() -> None:
     """48 columns in a block of 64."""
     x = -1 - torch.rand(6, 48)

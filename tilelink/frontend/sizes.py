@@ -157,11 +157,10 @@ def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
 
 
 def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
-    size = axis.size
-    if found := solved(size, value):
+    size, total = axis.size, value * sizes.ranks.get(axis.split or "", 1)
+    if found := solved(size, total):
         sizes.known.setdefault(found[0].name, (found[1], label))
     if all(d in sizes.known for d in dims_of(size)):
         wanted = evaluated(size, lambda dim: sizes.known[dim.name][0])
-        total = value * sizes.ranks.get(axis.split or "", 1)
         if wanted != total:
             sizes.contradiction(axis.name, (wanted, "the other sizes"), (total, label))

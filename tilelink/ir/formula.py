@@ -101,7 +101,7 @@ def binary(op: str, left: Like, right: Like) -> Formula:
         return a
     if op == "+" and isinstance(b, Binary) and b.op == "-" and b.right == a:
         return b.left
-    if op == "-" and isinstance(a, Binary) and a.op == "+" and b in (a.left, a.right):
+    if (op, getattr(a, "op", "")) in (("-", "+"), ("//", "*")) and isinstance(a, Binary) and b in (a.left, a.right):
         return a.left if a.right == b else a.right
     return Binary(op, a, b)
 

@@ -84,9 +84,13 @@ def evaluated(size: Size, of: Callable[[Dim], Any]) -> Any:
 
 
 def solved(size: Size, total: int) -> tuple[Dim, int] | None:
-    """Of a size such as `e+1` that comes to `total`, the name and what it is; None: there is no telling."""
-    if isinstance(size, Computed) and size.op == "+" and isinstance(size.left, Dim) and isinstance(size.right, int):
-        return size.left, total - size.right
+    """Of a size such as `e+1` or `2*I` that comes to `total`, the name and what it is, rounded down; None: there is no telling."""
+    if isinstance(size, Dim):
+        return size, total
+    if isinstance(size, Computed):
+        for number, rest in ((size.left, size.right), (size.right, size.left)):
+            if isinstance(number, int) and (size.op == "+" or number > 0):
+                return solved(rest, total - number if size.op == "+" else total // number)
     return None
 
 

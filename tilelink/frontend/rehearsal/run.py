@@ -21,9 +21,8 @@ from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Constant, Param, Together
 from tilelink.ir.shape import RANK_AXIS, Signature
 
-TURNS = 4
-"""Turns of a loop that are rehearsed; of one that is unrolled, `ENOUGH`."""
-ENOUGH = 32
+TURNS, ENOUGH = 4, 32
+"""Turns of a loop that are rehearsed; in the first rehearsal, and of a loop that is unrolled, there are enough."""
 HELPERS = 8
 """How deep functions of the user's call one another in a rehearsal."""
 Arguments: TypeAlias = "dict[str, ast.expr]"
@@ -98,6 +97,7 @@ class Run:
         self.program, self.paths, self.found, self.drawn, self.way = program, paths, found, of, way
         self.trial = Trial(program.signature, program.params, program.constants, of, program.given)
         self.once = of.half is None
+        self.turns = TURNS if self.once and (of.which or of.near) else ENOUGH
         self.sides: dict[ast.AST, bool] = {}
         self.stored: dict[tuple[Any, ...], tuple[float, Loc]] = {}
         self.under: list[frozenset[Together]] = []
@@ -162,7 +162,7 @@ class Run:
                     self.env[name] = value
                     self.block(node.body)
             case ast.While():
-                for turn in range(TURNS if self.once else ENOUGH):
+                for turn in range(self.turns):
                     if not _holds(self._counted(self.value(node.test))) and (turn or not self.once):
                         break
                     self.block(node.body)
@@ -218,7 +218,7 @@ class Run:
         start, stop, step = (_integer(limits.get(w), d) for w, d in (("start", 0), ("stop", 1), ("step", 1)))
         data = any(isinstance(v, Block) and v.data for v in limits.values())
         unrolled = ast.unparse(call.func).endswith("static_range")
-        turns = range(start, stop, step or 1)[: TURNS if self.once and not unrolled else ENOUGH]
+        turns = range(start, stop, step or 1)[: ENOUGH if unrolled else self.turns]
         return [replace(number(n), data=data) for n in turns or (start,) * self.once]
 
     def _walk(self, given: Arguments, name: str) -> Sequence[Any]:
@@ -232,13 +232,12 @@ class Run:
         low = int(np.clip(_integer(start, low), low, high - self.once))
         high = int(np.clip(_integer(stop, high), low + self.once, high))
         high = low + max((high - low) // 2, 1) if part is not None else high
-        turns = TURNS if self.once else ENOUGH
         if on.unit:
-            return [number(n) for n in range(low, high)[:turns]]
+            return [number(n) for n in range(low, high)[: self.turns]]
         self.found.walks.add(name)
         tile = TILE // 2 if self.drawn.half is not None and self.drawn.half[0] == name else TILE
         begins = range(low, high, tile)
-        return [self.trial.tile(param, axis, WALK, begin, high, tile) for begin in begins][-turns:]
+        return [self.trial.tile(param, axis, WALK, begin, high, tile) for begin in begins][-self.turns :]
 
     # ------------------------------------------------------------------------------------------------------ expressions
     def value(self, node: ast.expr) -> Any:
