@@ -443,6 +443,31 @@ def soften(x: Any, out: Any) -> None:
     tl.tile_store(out, m, weight / tl.sum(weight, 1)[:, None])
 
 
+@table(
+    "position, refused",
+    [
+        ("(tl.tile_range(out, m) - 1) % tl.size(a, 0)", True),
+        ("(tl.tile_range(out, m) - 3) // 2 + 2", True),
+        ("(tl.tile_range(out, m) - 1 + tl.size(a, 0)) % tl.size(a, 0)", False),
+        ("tl.where((tl.tile_range(out, m) - 2) % 2 == 0, tl.tile_range(out, m), 0)", False),
+        ("tl.where(tl.tile_range(out, m) > 0, (tl.tile_range(out, m) - 1) % tl.size(a, 0), 0)", False),
+        ("tl.tile_range(out, m) + (-shift) // 2 + 2", False),
+        ("(tl.tile_load(order, m, other=-1) - 4) % 3", False),
+    ],
+)
+def test_what_triton_rounds_otherwise_is_refused_where_it_is_another_number(position: str, refused: bool) -> None:
+    body = f"m = tl.tile_id(out)\ntl.tile_store(out, m, tl.tile_load(a, {position}))"
+
+    def program() -> Any:
+        return captured("M, M i32 -> M", "a, order, out, *, shift: int = 3", body)
+
+    if refused:
+        with pytest.raises(TilelinkError, match="TL147"):
+            program()
+    else:
+        assert program()
+
+
 @tilelink.program("M K -> M")
 def scaled(x: Any, out: Any, *, scale: float = 1.0) -> None:
     m = tl.tile_id(out)

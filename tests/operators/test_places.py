@@ -10,7 +10,6 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.operators.against_torch import FEW, split
-from tests.selection import table
 from tilelink import Operator, TilelinkError, sms
 from tilelink.frontend.program import Program
 
@@ -48,11 +47,6 @@ def rotation(program: Program) -> Operator:
     return tilelink.operator("e N -> e N", name="rotation", schedule=placed)(body)
 
 
-@tilelink.operator("e N -> e N")
-def only_turned(x: Any) -> Any:
-    return turned_below_zero(x)
-
-
 def test_notifies_of_places_that_are_worked_out() -> None:
     """A place does not say how often it is named: one flag serves them all."""
     x = torch.randn(ROWS, 8)
@@ -62,18 +56,10 @@ def test_notifies_of_places_that_are_worked_out() -> None:
         assert torch.equal(got, 2 * x.roll(-1, 0))
 
 
-@table("operator", [rotation(turned_below_zero), only_turned], ids=lambda o: o.name)
-def test_below_zero_triton_rounds_towards_it(operator: Operator) -> None:
-    """Where `(e - 1) % 4` is -1 nothing is stored, and the last row would be whatever was there."""
-    error = operator.verify(torch.empty(ROWS, 8), ranks=RANKS).error
-    assert isinstance(error, TilelinkError)
-    assert error.code == "TL611"
-    assert error.message.startswith("positions -1 to 0 of axis `e` of `rows` are not where")
-    assert error.why == "the local tensor has 4 elements there"
-    assert error.hint == (
-        "leave such tiles out by a test of their positions; `//` and `%` of what is below 0 are Triton's, and round towards "
-        "0, those of constants alone down"
-    )
+def test_below_zero_triton_rounds_towards_it() -> None:
+    """Where `(e - 1) % 4` is -1 nothing would be stored, and the last row would be whatever was there."""
+    with pytest.raises(TilelinkError, match=r"TL147: `\(e - 1\) % 4` is of a negative number"):
+        rotation(turned_below_zero).verify(torch.empty(ROWS, 8), ranks=RANKS)
 
 
 LESS = -3
@@ -81,10 +67,9 @@ LESS = -3
 
 @tilelink.program("e N -> e N")
 def down(x: Any, rows: Any, *, less: int) -> None:
-    """Row `e`: the compiler computes with constants as Python does, and the kernel with names as Triton does."""
+    """Row `e`: the compiler computes with constants as Python does."""
     e, n = tl.tile_id(x)
-    named = less
-    to = e + less // 2 - LESS // 2 + less % 5 + tl.cdiv(less, -2) + (tl.num_ranks() - 5) // 2 + named // 2 - 2
+    to = e + less // 2 - LESS // 2 + less % 5 + tl.cdiv(less, -2) - 5
     tl.tile_store(rows, (to, n), 2 * tl.tile_load(x, (e, n)))
     tl.producer_tile_notify(rows, (to, n))
 

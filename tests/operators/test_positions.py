@@ -45,14 +45,6 @@ def by_pairs(x: Any, columns: Any, out: Any, *, paired: bool) -> None:
 
 
 @tilelink.program("h D, g D -> h D")
-def from_behind(x: Any, rows: Any, out: Any) -> None:
-    """Row `h / 2` counted from the last, where Triton rounds towards zero."""
-    h, d = tl.tile_id(out)
-    at = (h - tl.size(x, 0)) // 2 + tl.size(rows, 0)
-    tl.tile_store(out, (h, d), tl.tile_load(x, (h, d)) + tl.tile_load(rows, (at, d)))
-
-
-@tilelink.program("h D, g D -> h D")
 def by_group(x: Any, rows: Any, out: Any) -> None:
     h, d = tl.tile_id(out)
     group = tl.size(x, 0) // tl.size(rows, 0)
@@ -65,11 +57,6 @@ def pairs(x: Any, columns: Any, *, paired: bool) -> Any:
 
 
 @tilelink.operator("h D, g D -> h D")
-def behind(x: Any, rows: Any) -> Any:
-    return from_behind(x, rows)
-
-
-@tilelink.operator("h D, g D -> h D")
 def grouped(x: Any, rows: Any) -> Any:
     return by_group(x, rows)
 
@@ -79,14 +66,6 @@ def test_a_choice_of_positions(paired: bool) -> None:
     x, columns = torch.randn(4, 8), torch.randn(8, 4)
     [got] = tilelink.launch(lambda: pairs(x, columns, paired=paired), 1)
     assert torch.equal(got, x + columns.T[[0, 0, 1, 1] if paired else [0, 1, 2, 3]])
-
-
-def test_a_position_that_rounding_puts_past_the_edge() -> None:
-    """Of the last row; rounded down it would be inside."""
-    error = behind.verify(torch.empty(4, 8), torch.empty(2, 8), ranks=1).error
-    message = "positions 2 to 3 of axis `g` of `rows` are not where `from_behind` looks for them on rank 0"
-    assert error is not None
-    assert (error.code, error.message) == ("TL611", message)
 
 
 def test_a_division_by_nothing_stops_no_plan() -> None:

@@ -84,7 +84,7 @@ def evaluated(size: Size, of: Callable[[Dim], Any]) -> Any:
 
 
 def solved(size: Size, total: int) -> tuple[Dim, int] | None:
-    """Of a size such as `e+1` or `2*I` that comes to `total`, the name and what it is, rounded down; None: there is no telling."""
+    """Of a size such as `e+1` or `2*I` that comes to `total`, the name and what that is, rounded down; None: nobody knows."""
     if isinstance(size, Dim):
         return size, total
     if isinstance(size, Computed):

@@ -90,8 +90,6 @@ def _outside(table: Table, runs: Runs, op: Read | Write, k: int, moment: Moment 
         name = f"of rank {whose}'s part {name}"
         why += ", and a rank reads and stores its own part of a split axis only"
         hint = "push the tile to its owner, pull it from there, or test with `tl.rank_of` whose it is"
-    elif lo < 0:
-        hint += "; `//` and `%` of what is below 0 are Triton's, and round towards 0, those of constants alone down"
     what = f"positions {lo} to {hi} {name} are not where `{table.path(runs.row)}` looks for them on rank {moment.at[0]}"
     return Found(what, (runs.row,), (moment,), why=why, hint=hint)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -35,17 +35,19 @@ def made(edges: Iterable[Edge | None]) -> tuple[Edge | None, ...]:
 class Block:
     """`value`: what all lanes make, then what those that count make, if it is something else, along a first axis; behind it the
     axes of the block (none: one value). `mark`: of each lane, None: all are elements. `data`: some of it was loaded. `known`: it
-    is written out, and the same in every call. `bare`: positions, or what was loaded, as they are. `odd`: the call that made both
-    differ. `taken`: of what it is made that takes tiles of the domain together. `lanes`: of the length of a block, the positions
-    along the axis."""
+    is written out, and the same in every call; `static`: Triton computes it when it compiles, as Python does. `coordinate`: a
+    rank's. `bare`: positions, or what was loaded, as they are. `odd`: refuses the call that made both differ. `taken`: of what it
+    is made that takes tiles of the domain together. `lanes`: of the length of a block, the positions along the axis."""
 
     value: Array
     mark: Array | None = None
     edges: tuple[Edge | None, ...] = ()
     data: bool = False
     known: bool = False
+    static: bool = False
+    coordinate: bool = False
     bare: bool = False
-    odd: Any = None
+    odd: Callable[[], NoReturn] | None = None
     taken: frozenset[Together] = frozenset()
     lanes: Block | None = None
 
@@ -86,11 +88,11 @@ class Block:
         edge, marks = self.edges[axis], self.marks.min(axis=tuple(k for k in range(self.rank) if k != axis))
         inside = edge is None and not marks.any()
         lanes = Block(np.arange(len(marks))[None], None if inside else marks, (edge,))
-        return Block(np.asarray([len(marks)]), None if inside else np.asarray(PAST), lanes=lanes)
+        return Block(np.asarray([len(marks)]), None if inside else np.asarray(PAST), static=True, lanes=lanes)
 
 
-def number(value: Any) -> Block:
-    return Block(np.asarray([value]))
+def number(value: Any, **more: Any) -> Block:
+    return Block(np.asarray([value]), **more)
 
 
 def spread(array: Array, lengths: Sequence[int]) -> Array:
@@ -121,8 +123,8 @@ def broadcast(values: Sequence[Block]) -> tuple[list[Array], list[Array] | None,
     edges = made(next((e for e in along if e), None) for along in zip(*sides, strict=True))
     taken = frozenset[Together]().union(*(b.taken for b in values))
     odd = next((b.odd for b in values if b.odd is not None), None)
-    alike = {"data": any(b.data for b in values), "known": all(b.known for b in values)}
-    return arrays, marks, {"edges": edges, "odd": odd, "taken": taken, **alike}
+    of_all = {word: all(getattr(b, word) for b in values) for word in ("known", "static")}
+    return arrays, marks, {"edges": edges, "odd": odd, "taken": taken, "data": any(b.data for b in values), **of_all}
 
 
 def elementwise(function: Callable[..., Any], *values: Block) -> Block:

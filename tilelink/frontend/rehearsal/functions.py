@@ -13,7 +13,7 @@ import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.frontend.rehearsal import blocks
-from tilelink.frontend.rehearsal.blocks import IN, INDEX, PAST, Array, Block, Edge, elementwise, made, number
+from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, elementwise, made, number
 from tilelink.ir.program import Together
 
 
@@ -229,21 +229,6 @@ def _split(called: Called) -> tuple[Block, ...]:
     return tuple(block.moved(lambda v, k=k: v[..., k], block.edges[:-1]) for k in range(block.lengths[-1]))
 
 
-def _ranged(called: Called) -> Block:
-    """As many positions as there are lanes; of a length of a block, those past the end are positions past it."""
-    start, end = called.given["start"], called.given["end"]
-    first, last = int(start.number), max(int(end.number), int(start.number) + 1)
-    mark, edge, value = None, None, np.arange(first, last)[None]
-    if end.lanes is not None and first == 0:
-        marks = end.lanes.marks
-        mark, edge = np.where(marks == IN, IN, INDEX) if end.mark is not None else None, end.lanes.edges[0]
-        value = np.where(marks == IN, np.stack([value[0], places(marks)]), value)
-    elif end.counts_lanes or start.counts_lanes:
-        mark = np.full(last - first, PAST)
-    odd = None if len(value) == 1 or (value[0] == value[1]).all() else (called, end.lanes, (0,))
-    return Block(value if odd else value[:1], mark, made([edge]), bare=True, odd=odd)
-
-
 def places(marks: Array, axis: int = -1) -> Array:
     """By lane, how many elements are before it."""
     return np.cumsum(marks == IN, axis) - (marks == IN)
@@ -282,7 +267,6 @@ MOVES: Mapping[str, Callable[[Called], Any]] = {
     "flip": _flipped,
     "gather": _gathered,
     "split": _split,
-    "arange": _ranged,
     "zeros": lambda c: blocks.filled(c.sizes("shape"), number(0.0)),
     "full": lambda c: blocks.filled(c.sizes("shape"), c.second),
     "zeros_like": lambda c: blocks.like(number(0.0), c.block),

@@ -56,6 +56,11 @@ COMPARED: Mapping[type[ast.cmpop], Callable[[Array, Array], Array]] = {
     ast.Eq: np.equal, ast.NotEq: np.not_equal, ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater,
     ast.GtE: np.greater_equal, ast.Is: np.equal, ast.IsNot: np.not_equal,
 }  # fmt: skip
+ROUNDED: Mapping[type[ast.operator], Callable[[Array, Array], Array]] = {
+    ast.FloorDiv: _numeric(lambda a, b: np.floor(a / np.where(b == 0, 1, b))),
+    ast.Mod: _numeric(lambda a, b: np.where(b == 0, a, np.mod(a, np.where(b == 0, 1, b)))),
+}
+"""Those that are others in Python, of what is negative."""
 UNARY: Mapping[type[ast.unaryop], Callable[[Block], Block]] = {
     ast.USub: lambda a: elementwise(_negative, a),
     ast.Invert: lambda a: elementwise(_inverted, a),

@@ -12,8 +12,8 @@ from tilelink.frontend.rehearsal.blocks import IN, INDEX, Array, Block, Edge, nu
 from tilelink.ir.program import Constant, Param
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Signature, dims_of, evaluated
 
-TILE = 4
-"""Elements of a tile."""
+TILE, RANKS = 4, 2
+"""Elements of a tile, and how many ranks there are."""
 SIZES = ((3, 6, 5, 7), (1, 2, 3, 5), (6, 3, 7, 1), (2, 1, 6, 3), (5, 7, 1, 2), (7, 5, 2, 6), (6, 3, 2, 5))
 """By rehearsal, sizes of dimensions in the order of the signature: of one tile or of two, the last of which is no whole one."""
 KINDS: Sequence[Callable[[Array], Array]] = (
@@ -145,6 +145,9 @@ class Trial:
         self.sizes = {n: 2 * size + 1 if n in split else size for n, size in zip(names, sizes, strict=True)}
         self.constants = {c.name: _value(c, of.which, k) for k, c in enumerate(constants)}
         self.constants |= {name: number(value) for name, value in given.items()}
+        for c in constants:
+            if c.kind in ("bool", "int"):
+                self.constants[c.name] = replace(self.constants[c.name], static=True)
         turn = of.which // len(KINDS)  # first all hold the same, then each what another held
         self._kinds = {name: KINDS[(of.which + turn * k) % len(KINDS)] for k, name in enumerate(params)}
 
@@ -152,7 +155,7 @@ class Trial:
         """Elements of an axis, of all ranks together."""
 
         def of(dim: Dim) -> int:
-            return 2 if dim.ranks or dim.name == RANK_AXIS else self.sizes.get(dim.name, 2)
+            return RANKS if dim.ranks or dim.name == RANK_AXIS else self.sizes.get(dim.name, 2)
 
         found = int(evaluated(axis.size, of))
         if isinstance(axis.size, int) and found.bit_count() == 1:

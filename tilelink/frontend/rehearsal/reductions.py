@@ -6,13 +6,13 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilelink.frontend.rehearsal import blocks, refusals
-from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, elementwise, made
+from tilelink.frontend.rehearsal.blocks import IN, INDEX, PAST, Array, Block, elementwise, made
 from tilelink.frontend.rehearsal.functions import (
     ELEMENTWISE,
     MOVES,
@@ -61,7 +61,7 @@ def _result(
     if same(value, marks == IN):
         value = value[:1]
     elif odd is None:
-        odd = (called, block, tuple(axes))
+        odd = partial(refusals.taken, called, block, tuple(axes))
     inside = block.marks.min(axis=tuple(axes), keepdims=True) == IN
     if called.name not in SUMS and ((block.marks == PAST) & inside & (np.abs(block.value[0]) < LARGE)).any():
         called.found.doubtful = True
@@ -258,8 +258,26 @@ def _product(called: Called) -> Block:
     return elementwise(np.add, acc, found) if isinstance(acc, Block) else found
 
 
+def _ranged(called: Called) -> Block:
+    """As many positions as there are lanes; of a length of a block, those past the end are positions past it."""
+    start, end = called.given["start"], called.given["end"]
+    first, last = int(start.number), max(int(end.number), int(start.number) + 1)
+    mark, edge, value = None, None, np.arange(first, last)[None]
+    if end.lanes is not None and first == 0:
+        marks = end.lanes.marks
+        mark, edge = np.where(marks == IN, IN, INDEX) if end.mark is not None else None, end.lanes.edges[0]
+        value = np.where(marks == IN, np.stack([value[0], places(marks)]), value)
+    elif end.counts_lanes or start.counts_lanes:
+        mark = np.full(last - first, PAST)
+    odd = None
+    if len(value) == 2 and end.lanes is not None and (value[0] != value[1]).any():
+        odd = partial(refusals.taken, called, end.lanes, (0,))
+    return Block(value if odd else value[:1], mark, made([edge]), bare=True, odd=odd)
+
+
 TABLE: Mapping[str, Callable[[Called], Any]] = {
     **MOVES,
+    "arange": _ranged,
     **dict.fromkeys((*FOLDS, "reduce"), _reduced),
     **dict.fromkeys(("cumsum", "cumprod", "associative_scan"), _scanned),
     **dict.fromkeys(("sort", "topk"), _sorted),

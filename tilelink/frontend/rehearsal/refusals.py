@@ -9,7 +9,7 @@ from typing import NoReturn, TypeAlias
 from tilelink.frontend.rehearsal.blocks import IN, Block, Edge
 from tilelink.frontend.rehearsal.functions import Called
 
-Fail: TypeAlias = "Callable[[ast.AST, str, str, str], NoReturn]"
+Fail: TypeAlias = "Callable[..., NoReturn]"
 LANES = "a block has as many lanes as the tile"
 FILLED = f"{LANES}: past an edge they hold 0, or what the load says by `other=`, and what is made of that"
 NOTHING: Mapping[str, str] = {
@@ -67,3 +67,10 @@ def length(fail: Fail, node: ast.expr, what: str, do: str) -> NoReturn:
     """The length of a block is no number of elements to compute with."""
     why = f"{LANES}, whatever there is of the tensor"
     fail(node, f"{what}, which counts what lies past an edge", why, f"{do} the length of the axis, `tl.size(…)`")
+
+
+def rounded(fail: Fail, node: ast.expr) -> NoReturn:
+    """What is stored hangs on which way a quotient of a negative number is rounded."""
+    why = "Triton rounds a quotient towards 0, so that its rest is negative; Python rounds it down"
+    hint = "add a multiple of the divisor first, as in `(i - 1 + n) % n`"
+    fail(node, f"`{ast.unparse(node)}` is of a negative number", why, hint, "TL147")

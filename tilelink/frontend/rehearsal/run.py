@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn, TypeAlias, cast
 
 import numpy as np
@@ -13,8 +14,8 @@ from tilelink.errors import Loc, Note
 from tilelink.frontend.rehearsal import blocks, refusals
 from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, elementwise, number, spread
 from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, flat, spoilt
-from tilelink.frontend.rehearsal.operators import BINARY, COMPARED, UNARY
-from tilelink.frontend.rehearsal.places import SIZES, TILE, Drawn, Given, TileAt, Trial
+from tilelink.frontend.rehearsal.operators import BINARY, COMPARED, ROUNDED, UNARY
+from tilelink.frontend.rehearsal.places import RANKS, SIZES, TILE, Drawn, Given, TileAt, Trial
 from tilelink.frontend.rehearsal.reductions import result, same
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
@@ -119,11 +120,11 @@ class Run:
         """Refuses something at its place in the function that is being run."""
         frames, trial = tuple(self.frames), self.trial
 
-        def fail(node: ast.AST, message: str, why: str, hint: str) -> NoReturn:
+        def fail(node: ast.AST, message: str, why: str, hint: str, code: str = "TL143") -> NoReturn:
             values = {**trial.sizes, **{n: v.number for n, v in trial.constants.items() if isinstance(v, Block)}}
             shown = Note(f"it shows with {', '.join(f'{n}={v:g}' for n, v in values.items())}")
             called = (Note("it is called here", f.called) for f in reversed(frames) if f.called is not None)
-            frames[-1].source.fail("TL143", node, message, why, hint, (*called, shown))
+            frames[-1].source.fail(code, node, message, why, hint, (*called, shown))
 
         return fail
 
@@ -132,7 +133,7 @@ class Run:
         if not isinstance(value, Block) or not value.odd:
             return value
         if not same(value.value, value.marks == IN if where is None else where):
-            refusals.taken(*value.odd)
+            value.odd()
         return value
 
     # ------------------------------------------------------------------------------------------------------- statements
@@ -177,7 +178,8 @@ class Run:
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
-            self.env[target.id] = self._told(value)
+            told = self._told(value)
+            self.env[target.id] = replace(told, static=False) if isinstance(told, Block) else told
         elif isinstance(target, ast.Tuple | ast.List):
             for k, each in enumerate(target.elts):
                 self._assign(each, _part(value, k))
@@ -219,7 +221,7 @@ class Run:
         data = any(isinstance(v, Block) and v.data for v in limits.values())
         unrolled = ast.unparse(call.func).endswith("static_range")
         turns = range(start, stop, step or 1)[: ENOUGH if unrolled else self.turns]
-        return [replace(number(n), data=data) for n in turns or (start,) * self.once]
+        return [number(n, data=data, static=unrolled) for n in turns or (start,) * self.once]
 
     def _walk(self, given: Arguments, name: str) -> Sequence[Any]:
         param = self.param(given["t"])
@@ -233,7 +235,7 @@ class Run:
         high = int(np.clip(_integer(stop, high), low + self.once, high))
         high = low + max((high - low) // 2, 1) if part is not None else high
         if on.unit:
-            return [number(n) for n in range(low, high)[: self.turns]]
+            return [number(n, coordinate=on.name == RANK_AXIS) for n in range(low, high)[: self.turns]]
         self.found.walks.add(name)
         tile = TILE // 2 if self.drawn.half is not None and self.drawn.half[0] == name else TILE
         begins = range(low, high, tile)
@@ -244,7 +246,7 @@ class Run:
         """Blocks, tuples, tiles of axes, and texts; None: what is none of these."""
         match node:
             case ast.Constant(value=value):
-                return value if value is None or isinstance(value, str) else replace(number(value), known=True)
+                return value if value is None or isinstance(value, str) else number(value, known=True, static=True)
             case ast.Name(id=name):
                 return self.env[name] if name in self.env else self._outer(node)
             case ast.Tuple() | ast.List():
@@ -284,7 +286,7 @@ class Run:
     def _outer(self, node: ast.expr) -> Any:
         found = self._reference(node)
         if isinstance(found, Number):
-            return found.value if isinstance(found.value, str) else replace(number(found.value), known=True)
+            return found.value if isinstance(found.value, str) else number(found.value, known=True, static=True)
         return found.path if isinstance(found, Language) else found
 
     def _together(self, node: ast.expr, made: Block, *sides: tuple[ast.expr, Any]) -> Block:
@@ -305,7 +307,22 @@ class Run:
         if b.counts_lanes and (isinstance(op, ast.Div) or (isinstance(op, ast.FloorDiv | ast.Mod) and a.data)):
             refusals.length(self.fail, node, f"a division by `{ast.unparse(right[0])}`", "divide by")
         made = blocks.difference if isinstance(op, ast.Sub) else elementwise
-        return self._together(node, made(function, a, b), left, right)
+        found = made(function, a, b)
+        if (a.coordinate or b.coordinate) and isinstance(op, ast.Add | ast.Sub) and not found.rank:
+            return number(int(found.number) % RANKS, coordinate=True)
+        return self._together(
+            node, found if type(op) not in ROUNDED else self._rounded(node, op, found, a, b), left, right
+        )
+
+    def _rounded(self, node: ast.expr, op: ast.operator, found: Block, a: Block, b: Block) -> Block:
+        """A quotient or its rest: Python's of ranks and where Triton computes it when it compiles; else that is what is meant."""
+        meant = elementwise(ROUNDED[type(op)], a, b)
+        if found.static or a.coordinate:
+            return replace(meant, coordinate=a.coordinate)
+        if found.data or (found.value[0] == meant.value[-1])[found.marks == IN].all():
+            return found
+        odd = found.odd or partial(refusals.rounded, self.fail, node)
+        return replace(found, value=np.stack([found.value[0], meant.value[-1]]), odd=odd)
 
     def _compared(self, node: ast.expr, op: ast.cmpop, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
         a, b = left[1], right[1]
@@ -313,7 +330,7 @@ class Run:
             return self._together(node, blocks.compared(COMPARED[type(op)], a, b), left, right)
         alike = a == b if isinstance(a, str) and isinstance(b, str) else a is b
         known = not (isinstance(a, Given) or isinstance(b, Given))
-        return replace(number(alike == isinstance(op, ast.Eq | ast.Is)), known=known)
+        return number(alike == isinstance(op, ast.Eq | ast.Is), known=known, static=True)
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = node.value
@@ -448,7 +465,8 @@ def _tile_id(run: Run, given: Arguments) -> Any:
         var = name or ""
         low, high = run.trial.part(on)
         if on.unit:
-            found.append(number(run.trial.rank if on.name == RANK_AXIS else low))
+            ranks = on.name == RANK_AXIS
+            found.append(number(run.trial.rank if ranks else low, coordinate=ranks))
             continue
         begins = range(low, high, TILE)
         begin = begins[0 if run.trial.which % len(SIZES) == 0 and len(begins) > 1 else -1]
@@ -559,15 +577,19 @@ def _rank(run: Run, _given: Arguments) -> Block:
     return number(run.trial.rank)
 
 
+def _coordinate(run: Run, _given: Arguments) -> Block:
+    return number(run.trial.rank, coordinate=True)
+
+
 def _from_outside(_run: Run, _given: Arguments) -> Block:
-    return replace(number(0), data=True)
+    return number(0, data=True)
 
 
 _PRIMITIVES: Mapping[str, Callable[[Run, Arguments], Any]] = {
     "tile_id": _tile_id, "tile_load": _tile_load, "tile_store": _tile_store, "tile_push_data": _tile_store,
     "tile_range": _tile_range, "tile_mask": _tile_mask, "tile_begin": _begin, "tile_end": _end, "tile_shape": _tile_shape,
-    "size": _size, "symm_at": _first, "consume_token": _first, **dict.fromkeys(("segment", "rank_of", "rank"), _rank),
-    "num_ranks": lambda _run, _given: number(2),
+    "size": _size, "symm_at": _first, "consume_token": _first, **dict.fromkeys(("segment", "rank"), _rank),
+    "rank_of": _coordinate, "num_ranks": lambda _run, _given: number(RANKS),
     "acc_dtype": lambda _run, _given: "dtype", **dict.fromkeys(("pointer", "wait"), _from_outside),
 }  # fmt: skip
 
