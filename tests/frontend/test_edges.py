@@ -453,6 +453,7 @@ def soften(x: Any, out: Any) -> None:
         ("tl.where(tl.tile_range(out, m) > 0, (tl.tile_range(out, m) - 1) % tl.size(a, 0), 0)", False),
         ("tl.tile_range(out, m) + (-shift) // 2 + 2", False),
         ("(tl.tile_load(order, m, other=-1) - 4) % 3", False),
+        ("tl.tile_range(out, m) + (0, 0, 0)[shift - 1]", False),
     ],
 )
 def test_what_triton_rounds_otherwise_is_refused_where_it_is_another_number(position: str, refused: bool) -> None:

@@ -16,7 +16,8 @@ from tests.frontend.harness import run_cell
 from tilelink import Operator, sms
 from tilelink.runtime.session import require
 
-HEADER = """import tilelink
+HEADER = """import argparse
+import tilelink
 import tilelink.language as tl
 import triton
 
@@ -35,11 +36,16 @@ class Box:
         return n * self.factor
 
 
-BOX, TABLE = Box(2), {"factor": 2}
+BOX, BOXES, TABLE = Box(2), [Box(2)], {"factor": 2}
+ARGUMENTS = argparse.Namespace(factor=2)
 
 
 def factor_of(n):
     return n * FACTOR
+
+
+def held(box):
+    return box.factor
 
 
 @triton.jit
@@ -100,6 +106,13 @@ CHANGES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], None]]] = {
     "a number that is called for": ({"body": "scaled(x, by=factor_of(1))"}, three),
     "an object's": ({"body": "scaled(x, by=BOX.times(1))"}, lambda names: setattr(names["BOX"], "factor", 3)),
     "an entry of a table": ({"body": 'scaled(x, by=TABLE["factor"])'}, lambda names: names["TABLE"].update(factor=3)),
+    "an object's that is handed on": ({"body": "scaled(x, by=held(BOX))"}, lambda names: setattr(names["BOX"], "factor", 3)),
+    "an object's in a list": (
+        {"body": "scaled(x, by=BOXES[0].factor)"}, lambda names: setattr(names["BOXES"][0], "factor", 3)
+    ),
+    "an object's of a library": (
+        {"body": "scaled(x, by=ARGUMENTS.factor)"}, lambda names: setattr(names["ARGUMENTS"], "factor", 3)
+    ),
     "in a lambda": ({"body": "scaled(x, by=(lambda: FACTOR)())"}, three),
 }  # fmt: skip
 
@@ -244,3 +257,15 @@ def test_numbers_of_an_array_that_is_changed_in_place() -> None:
     assert by_both([x])[0].tolist() == [5.0]
     TENSOR.fill_(3.0)
     assert by_both([x])[0].tolist() == [6.0]
+
+
+@tilelink.operator("M -> M")
+def by_first(x: Any, *, factors: Any) -> Any:
+    return times(x, by=float(factors[0]))
+
+
+@pytest.mark.parametrize("factors", [[2.0], torch.tensor([2.0])], ids=["list", "tensor"])
+def test_a_constant_that_is_changed_in_place(factors: Any) -> None:
+    assert by_first([torch.ones(1)], factors=factors)[0].tolist() == [2.0]
+    factors[0] = 3.0
+    assert by_first([torch.ones(1)], factors=factors)[0].tolist() == [3.0]

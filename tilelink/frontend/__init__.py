@@ -7,7 +7,7 @@ Never knows: rank numbers, channels, Triton text beyond the expressions that use
 
 from tilelink.frontend.binding import check_keywords, sizes_of
 from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
-from tilelink.frontend.outside import Found, Outside, found_by
+from tilelink.frontend.outside import Found, Outside, found_by, shown
 from tilelink.frontend.program import Program, program
 from tilelink.frontend.progress import ranks_here, symmetric, tracing
 from tilelink.frontend.sizes import bind_sizes, slices_in
@@ -29,6 +29,7 @@ __all__ = [
     "parse_signature",
     "program",
     "ranks_here",
+    "shown",
     "sizes_of",
     "slices_in",
     "symmetric",

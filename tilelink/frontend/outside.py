@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from inspect import getattr_static
+from itertools import islice
 from operator import attrgetter
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
@@ -22,7 +24,11 @@ PLAIN = (bool, int, float, str, type(None))
 SMALL = 1024
 """Bytes of an array of which a function may read numbers, not data."""
 
-_GROWING = (list, dict, set, tuple, frozenset)
+LEAVES, DEPTH = 256, 4
+"""Of an object of the user's, how much is looked at, and how deep inside."""
+_GROWING = (list, dict, set, tuple, frozenset, deque)
+_HOLDERS = ("argparse", "collections", "types")
+"""Libraries whose objects hold what users put into them."""
 _LIBRARIES = frozenset({"tilelink", "torch", "triton", "numpy", *sys.stdlib_module_names}) - {"__main__"}
 
 
@@ -33,25 +39,26 @@ def alike(a: object, b: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something that was found: an entry of a namespace, the contents of a cell, or an attribute. `shown`: of a container of
-    plain values or a small array, which may change and stay the same object."""
+    """Something that was found: an entry of a namespace, the contents of a cell, or an attribute. `shown`: what is in it, where
+    that may change while it stays the same object. `whole`: all of it may be read."""
 
     of: object
     name: str
     value: object
     shown: str | None = None
+    whole: bool = True
 
     @staticmethod
-    def at(of: object, name: str) -> Found:
+    def at(of: object, name: str, *, whole: bool = True) -> Found:
         value = _now(of, name)
-        return Found(of, name, value, _shown(value))
+        return Found(of, name, value, shown(value) if whole else None, whole)
 
     @property
     def still(self) -> bool:
         """Whether it is there and means the same."""
         now = _now(self.of, self.name)
         if self.shown is not None:
-            return type(now) is type(self.value) and _shown(now) == self.shown
+            return type(now) is type(self.value) and shown(now) == self.shown
         same_kind = isinstance(now, PLAIN) and type(now) is type(self.value)
         return now is self.value or (same_kind and alike(now, self.value))
 
@@ -67,22 +74,49 @@ def _now(of: object, name: str) -> object:
     return getattr(of, name, GONE)
 
 
-def _shown(value: Any) -> str | None:
-    """What is in a container of plain values, and in an array of numpy's or a tensor on the CPU of at most `SMALL` bytes."""
-    if type(value) in _GROWING:
-        return repr(value) if _is_plain(value) else None
-    kind = f"{type(value).__module__}.{type(value).__name__}"
-    small = kind in ("numpy.ndarray", "torch.Tensor") and value.nbytes <= SMALL
-    return repr(value.tolist()) if small and str(getattr(value, "device", "cpu")) == "cpu" else None
+def shown(value: Any) -> str | None:
+    """What is in a container, an array of numpy's or a tensor on the CPU of at most `SMALL` bytes, or an object of the user's.
+    None: it is none of these, or more than one may ask for at each call."""
+    if isinstance(value, PLAIN) or not _is_open(value):
+        return None
+    leaves = [*islice(_leaves(value, DEPTH), LEAVES + 1)]
+    return None if len(leaves) > LEAVES else "\n".join(leaves)
 
 
-def _is_plain(value: object) -> bool:
-    """Whether it is made of numbers, strings and placements alone."""
-    if isinstance(value, _GROWING):
-        inner = [*cast("Iterable[object]", value)]
-        inner += cast("dict[object, object]", value).values() if isinstance(value, dict) else []
-        return all(map(_is_plain, inner))
-    return isinstance(value, PLAIN) or type(value).__module__ == "tilelink.ir.schedule"
+def _is_open(value: Any) -> bool:
+    """Whether one looks inside."""
+    kind: type[Any] = value.__class__
+    if kind.__name__ in ("ndarray", "Tensor", "Parameter") and kind.__module__.partition(".")[0] in ("numpy", "torch"):
+        return value.nbytes <= SMALL and str(getattr(value, "device", "cpu")) == "cpu"
+    if isinstance(value, (FunctionType, type, ModuleType, CodeType, CellType)):
+        return False
+    return kind.__module__ in _HOLDERS or not _of_library(kind) or isinstance(value, _GROWING)
+
+
+def _leaves(value: Any, depth: int) -> Iterator[str]:
+    """The plain values in a value, each with where it is; of others that they are the same."""
+    kind: type[Any] = value.__class__
+    number = getattr(value, "tolist", None)
+    if isinstance(value, (*PLAIN, bytes, bytearray)) or kind.__module__ == "tilelink.ir.schedule":
+        yield repr(value)
+    elif depth and number is not None and (_is_open(value) or kind.__module__ == "numpy" != kind.__name__ != "ndarray"):
+        yield repr(number())
+    elif not depth or not _is_open(value):
+        yield str(id(value))
+    else:
+        yield kind.__name__
+        if isinstance(value, _GROWING) and not isinstance(value, dict):
+            inside: list[tuple[object, object]] = [*enumerate(cast("Iterable[object]", value))]
+        else:
+            slots: Iterator[str] = (
+                n for k in kind.__mro__ for n in getattr(k, "__slots__", ()) if not n.startswith("__")
+            )
+            inside = [(n, getattr(cast("object", value), n, GONE)) for n in slots]
+            inside += cast("dict[str, object]", getattr(cast("object", value), "__dict__", {})).items()
+            inside += cast("dict[object, object]", value).items() if isinstance(value, dict) else ()
+        for name, one in inside:
+            yield repr(name) if isinstance(name, PLAIN) else str(id(name))
+            yield from _leaves(one, depth - 1)
 
 
 class Outside:
@@ -91,7 +125,7 @@ class Outside:
     __slots__ = ("_attributes", "_entries", "_shown", "found")
 
     def __init__(self, found: Iterable[Found]) -> None:
-        self.found = tuple({(id(f.of), f.name): f for f in found}.values())
+        self.found = tuple({(id(f.of), f.name): f for f in sorted(found, key=lambda f: f.whole)}.values())
         self._settle()
 
     def _settle(self) -> None:
@@ -124,7 +158,7 @@ class Outside:
         """The same, by value: a number that was assigned again may be the old one."""
         if not all(f.still for f in self.found):
             return True
-        self.found = tuple(Found.at(f.of, f.name) for f in self.found)
+        self.found = tuple(Found.at(f.of, f.name, whole=f.whole) for f in self.found)
         self._settle()
         return False
 
@@ -159,12 +193,13 @@ def _read(function: FunctionType, own: object) -> Iterator[Found]:
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for code in codes(function.__code__):
         base: object = GONE
-        for line in dis.get_instructions(code):
+        lines = [*dis.get_instructions(code)]
+        for line, then in zip(lines, [*lines[1:], lines[0]], strict=True):
             if line.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"):
                 of = cells.get(line.argval) if "DEREF" in line.opname else function.__globals__
-                found = None if of is None else Found.at(of, line.argval)
-            elif line.opname in ("LOAD_ATTR", "LOAD_METHOD") and base is not GONE:
-                found = _attribute(base, line.argval)
+                found = None if of is None else _looked_at(of, line.argval, then)
+            elif line.opname in _ATTRIBUTES and base is not GONE:
+                found = _attribute(base, line.argval, then)
             elif code is function.__code__ and line.opname == "LOAD_FAST" and line.argval in code.co_varnames[:1]:
                 base = own
                 continue
@@ -175,6 +210,13 @@ def _read(function: FunctionType, own: object) -> Iterator[Found]:
                 yield found
 
 
+def _looked_at(of: object, name: str, then: dis.Instruction) -> Found:
+    """What is found there; all of it may be read, unless `then` reads an attribute that is noted itself."""
+    found = Found.at(of, name, whole=False)
+    noted = then.opname in _ATTRIBUTES and _attribute(found.value, then.argval, then) is not None
+    return found if noted else Found.at(of, name)
+
+
 def codes(code: CodeType) -> Iterator[CodeType]:
     """A function's code, and that of functions inside it."""
     yield code
@@ -183,11 +225,14 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from codes(inner)
 
 
-def _attribute(of: object, name: str) -> Found | None:
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def _attribute(of: object, name: str, then: dis.Instruction) -> Found | None:
     """An attribute of a user's module, class or object; None: it is computed, or a library's."""
-    if _of_library(of if isinstance(of, (ModuleType, type)) else type(of)) or isinstance(of, PLAIN):
+    kind = of if isinstance(of, (ModuleType, type)) else type(of)
+    if isinstance(of, PLAIN) or (_of_library(kind) and getattr(kind, "__module__", "") not in _HOLDERS):
         return None
     if isinstance(getattr_static(of, name, None), property):
         return None
-    space: object = vars(of) if isinstance(of, ModuleType) else of
-    return Found.at(space, name)
+    return _looked_at(vars(of) if isinstance(of, ModuleType) else of, name, then)

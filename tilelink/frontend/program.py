@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -22,6 +23,7 @@ from tilelink.ir.shape import RANK_AXIS, Signature
 from tilelink.ir.wiring import Binding, Step
 
 Plain = bool | int | float | str
+LARGEST = int(sys.float_info.max)
 
 
 class Program(Shown):
@@ -242,7 +244,9 @@ def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc 
             return value
         case "int", int() if not isinstance(value, bool):
             return int(value)
-        case "float", int() | float() if not isinstance(value, bool):
+        case "float", int() | float() if not isinstance(value, bool) and not (
+            isinstance(value, int) and abs(value) > LARGEST
+        ):
             return float(value)
         case _:
             pass

@@ -41,7 +41,8 @@ def flash_varlen(q: Any, keys: Any, values: Any, starts: Any, out: Any, *, causa
 @tilelink.operator("S/R h D, S/R g D, S/R g D, e+1 i32 offsets -> S/R h D")
 def ag_attention_varlen(q: Any, k: Any, v: Any, starts: Any, *, causal: bool = True, scale: float | None = None) -> Any:
     """`ag_attention` in which positions see their own sequence only; `starts`, `[e+1]` of i32 and alike on all ranks, says
-    where each of `e` sequences begins, and where the last ends, which is `S` (`cu_seqlens`)."""
+    where each of `e` sequences begins, and where the last ends, which is `S` (`cu_seqlens`). Values that are not finite may make
+    rows of sequences beside theirs no numbers."""
     check_heads(q, k)
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
     return flash_varlen(q, keys, values, starts, causal=causal, scale=exponent(q, scale), schedule=tiles(q))

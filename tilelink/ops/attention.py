@@ -45,7 +45,7 @@ def check_heads(q: Any, k: Any) -> None:
 @triton.jit
 def soften(score, keep, scale, top, total):
     """One block of scores: (weights, factor of what was added up so far, new maximum, new sum); weights are powers of two."""
-    score = tl.where(keep, score, -1e30)
+    score = tl.where(keep, score, float("-inf"))
     new = tl.maximum(top, tl.max(score, 1) * scale)
     weight, factor = tl.exp2(score * scale - new[:, None]), tl.exp2(top - new)
     return weight, factor, new, total * factor + tl.sum(weight, 1)

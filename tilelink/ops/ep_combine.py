@@ -39,7 +39,8 @@ def collect(back: Any, sent: Any, choice: Any, at: Any, score: Any, out: Any) ->
         e = tl.tile_load(choice, (t, k), other=-1)
         row = tl.tile_load(at, (t, k), other=-1)
         row = tl.where(row < tl.tile_load(sent, e), row, -1)
-        acc += tl.tile_load(score, (t, k))[:, None] * tl.tile_load(back, (e, row, h))
+        weight = tl.where(row < 0, 0, tl.tile_load(score, (t, k)))
+        acc += weight[:, None] * tl.tile_load(back, (e, row, h))
     tl.tile_store(out, (t, h), acc)
 
 

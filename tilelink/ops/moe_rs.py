@@ -34,7 +34,8 @@ def combine(expert: Any, slot: Any, score: Any, out: Any) -> None:
     for k in tl.static_range(tl.size(slot, 1)):
         at = tl.tile_load(slot, (t, k), other=-1)
         tl.consumer_tile_wait(expert, (at, h))
-        acc += tl.tile_load(score, (t, k))[:, None] * tl.tile_load(expert, (at, h))
+        weight = tl.where(at < 0, 0, tl.tile_load(score, (t, k)))
+        acc += weight[:, None] * tl.tile_load(expert, (at, h))
     tl.tile_store(out, (t, h), acc)
     tl.producer_tile_notify(out, (t, h))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import TilelinkError, with_article
-from tilelink.frontend import bind_sizes, check_keywords, sizes_of, slices_in
+from tilelink.frontend import bind_sizes, check_keywords, shown, sizes_of, slices_in
 from tilelink.ir.plan import Layout
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Dim, Signature, evaluated
 from tilelink.ir.topology import Topology
@@ -48,10 +48,14 @@ class Bound:
 
 
 def exact(value: Any) -> object:
-    """A constant as part of a key: Python takes `True` for `1` and for `1.0`, `-0.0` for `0.0`, and NaN for nothing."""
+    """A constant as part of a key: Python takes `True` for `1` and for `1.0`, `-0.0` for `0.0`, and NaN for nothing. Of an object
+    it is what is inside, which may change."""
     kind = type(value)
-    if kind is int or kind is str or not isinstance(value, SCALAR):
+    if kind is int or kind is str:
         return value
+    if not isinstance(value, SCALAR):
+        inside = shown(value)
+        return (kind, id(value) if kind.__hash__ is None else value) if inside is None else (kind, inside)
     # Zeros and NaN by what they are called, which takes longer.
     return (kind, value if kind is bool or (kind is float and value and value == value) else repr(value))
 

@@ -599,9 +599,9 @@ def _holds(found: Any) -> bool:
 
 
 def _part(found: Any, k: int) -> Any:
-    """An entry of a tuple; None: it has none."""
+    """An entry of a tuple, the last or the first if a rehearsal asks for one that it does not have; None: there are none."""
     parts: Any = found
-    return parts[k] if isinstance(found, tuple) and -len(parts) <= k < len(parts) else None
+    return parts[max(min(k, len(parts) - 1), -len(parts))] if isinstance(found, tuple) and parts else None
 
 
 def _integer(found: Any, default: int) -> int:
