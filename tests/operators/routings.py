@@ -52,9 +52,10 @@ class Mixture:
         def random(*shape: int) -> T:
             return torch.randn(*shape, generator=generator).to(dtype)
 
-        score = torch.rand(tokens, K, generator=generator)
+        score, choice = torch.rand(tokens, K, generator=generator), ROUTINGS[routing](tokens)
+        score[choice < 0] = float("nan")  # as a softmax leaves it of logits that are all masked
         return Mixture(
-            random(tokens, H), ROUTINGS[routing](tokens), score, random(E, H, I), random(E, H, I), random(E, I, H)
+            random(tokens, H), choice, score, random(E, H, I), random(E, H, I), random(E, I, H)
         )
 
     def rows(self, rank: int, ranks: int) -> tuple[T, T]:

@@ -84,8 +84,9 @@ def test_groups_of_heads_share_keys(heads: int, groups: int) -> None:
     assert_as_torch(AG, problem(2, 18, heads=heads, groups=groups), 2)
 
 
-def test_a_scale_of_ones_own() -> None:
-    assert_as_torch(AG, problem(2, 18, scale=0.3), 2)
+@table("scale", [0.3, 1e-30])
+def test_a_scale_of_ones_own(scale: float) -> None:
+    assert_as_torch(AG, problem(2, 18, scale=scale), 2)
 
 
 @table("operator", [AG, ops.ring_attention, ops.ag_attention_zigzag, ops.ag_attention_varlen])
