@@ -21,8 +21,8 @@ import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.frontend.rehearsal.functions import Findings
-from tilelink.frontend.rehearsal.places import SIZES, Drawn, is_below
-from tilelink.frontend.rehearsal.run import Paths, Rehearsed, Run
+from tilelink.frontend.rehearsal.places import SIZES, Drawn, Paths, is_below
+from tilelink.frontend.rehearsal.run import Rehearsed, Run
 from tilelink.ir.program import Together
 
 __all__ = ["Rehearsed", "is_below", "taken_together"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,24 @@ class Drawn:
     def size(self, k: int) -> int:
         sizes = SIZES[(self.which + self.which // len(SIZES)) % len(SIZES)]
         return self.near if self.near and self.axis in (-1, k) else self.least + sizes[k % len(sizes)]
+
+
+@dataclass(slots=True)
+class Paths:
+    """Which sides of branches rehearsals have taken. `ways`: how the first one came to a branch, and by which sides."""
+
+    seen: dict[ast.AST, set[bool]] = field(default_factory=dict[ast.AST, set[bool]])
+    ways: dict[ast.AST, tuple[Drawn, dict[ast.AST, bool]]] = field(default_factory=dict[Any, Any])
+    tried: set[ast.AST] = field(default_factory=set[ast.AST])
+
+    def untaken(self) -> tuple[Drawn, dict[ast.AST, bool]] | None:
+        """A way to a side that nobody has taken."""
+        for node, sides in self.seen.items():
+            if len(sides) == 1 and node not in self.tried:
+                self.tried.add(node)
+                drawn, way = self.ways[node]
+                return drawn, {**way, node: not next(iter(sides))}
+        return None
 
 
 class Given(str):

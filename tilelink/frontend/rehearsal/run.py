@@ -15,7 +15,7 @@ from tilelink.frontend.rehearsal import blocks, refusals
 from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, elementwise, number, spread
 from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, flat, spoilt
 from tilelink.frontend.rehearsal.operators import BINARY, COMPARED, ROUNDED, UNARY
-from tilelink.frontend.rehearsal.places import RANKS, SIZES, TILE, Drawn, Given, TileAt, Trial
+from tilelink.frontend.rehearsal.places import RANKS, SIZES, TILE, Drawn, Given, Paths, TileAt, Trial
 from tilelink.frontend.rehearsal.reductions import result, same
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
@@ -46,24 +46,6 @@ class Rehearsed:
     domain: Sequence[str | None]
     vocabulary: Mapping[str, Sequence[str]]
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(slots=True)
-class Paths:
-    """Which sides of branches rehearsals have taken. `ways`: how the first one came to a branch, and by which sides."""
-
-    seen: dict[ast.AST, set[bool]] = field(default_factory=dict[ast.AST, set[bool]])
-    ways: dict[ast.AST, tuple[Drawn, dict[ast.AST, bool]]] = field(default_factory=dict[Any, Any])
-    tried: set[ast.AST] = field(default_factory=set[ast.AST])
-
-    def untaken(self) -> tuple[Drawn, dict[ast.AST, bool]] | None:
-        """A way to a side that nobody has taken."""
-        for node, sides in self.seen.items():
-            if len(sides) == 1 and node not in self.tried:
-                self.tried.add(node)
-                drawn, way = self.ways[node]
-                return drawn, {**way, node: not next(iter(sides))}
-        return None
 
 
 class _Returned(Exception):
