@@ -234,6 +234,53 @@ def test_parameters_of_all_kinds_in_a_module_that_every_rank_has(backend: str | 
     assert_as_whole(whole, torch.randn(6, 7), 0, 3, lambda w: Replicated(deepcopy(w)), check, backend=backend)
 
 
+class Experts(nn.Module):
+    """Of which a call uses some, one of them of another dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = (torch.float32, torch.float32, torch.bfloat16, torch.float32)
+        self.experts = nn.ModuleList(nn.Linear(4, 4, dtype=kind) for kind in kinds)
+
+    def forward(self, x: torch.Tensor, which: tuple[int, ...]) -> torch.Tensor:
+        return sum((self.experts[e](x.to(self.experts[e].weight.dtype)).float() for e in which), x)
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_ranks_that_use_different_parameters(backend: str | None) -> None:
+    """What one rank has used has its gradient on all, what none has used no gradient, also where it is differentiated again."""
+    whole, x, used = Experts(), torch.randn(2, 3, 4), ((0,), (1, 2))
+    for mine, which in zip(x, used, strict=True):
+        whole(mine, which).square().sum().backward()
+    wanted = [*whole.parameters()]
+    twice = Experts()
+    twice.load_state_dict(whole.state_dict())
+    chosen = [p for e in (0, 1) for p in twice.experts[e].parameters()]
+    loss = sum(twice(mine, which).pow(3).sum() for mine, which in zip(x, ((0,), (1,)), strict=True))
+    sum(g.square().sum() for g in torch.autograd.grad(loss, chosen, create_graph=True)).backward()
+
+    def main() -> None:
+        rank = tilelink.rank()
+        layer: Any = Replicated(deepcopy(whole).requires_grad_())
+        layer.zero_grad()
+        run = layer if backend is None else torch.compile(layer, fullgraph=True, backend=backend)
+        run(x[rank], used[rank]).square().sum().backward()
+        for got, want in zip(layer.parameters(), wanted, strict=True):
+            if want.grad is None:
+                assert got.grad is None or (backend is not None and not got.grad.any())
+            else:
+                assert_close(got.grad, want.grad)
+        if backend is None:
+            layer.zero_grad()
+            mine = [p for e in (0, 1) for p in layer.module.experts[e].parameters()]
+            first = torch.autograd.grad(run(x[rank], (rank,)).pow(3).sum(), mine, create_graph=True)
+            (sum(g.square().sum() for g in first) / 2).backward()
+            for got, want in zip(mine, chosen, strict=True):
+                assert_close(got.grad, want.grad)
+
+    tilelink.launch(main, 2)
+
+
 def test_two_replicas_of_two_ranks() -> None:
     """Data and tensor parallel at once: each replica has data of its own, and weights are summed over the replicas."""
     whole, x = Whole(), torch.randn(2, 8, 16)

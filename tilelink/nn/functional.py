@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from tilelink import ops
 from tilelink.nn.groups import rank_of, ranks_of
 from tilelink.nn.operators import Call, register
+from tilelink.torch_ops.dispatch import is_readable
 
 ROW = 256
 """Elements in a row of gradients that are summed together."""
@@ -161,14 +162,18 @@ def replicated(x: torch.Tensor, *, group: str = "") -> torch.Tensor:
         x: of any shape, the same on all ranks.
         group: their name (`tilelink.nn.group_name`); "" for all.
     """
-    return _replicated([x], group)[0]
+    return replicated_all([x], group=group)[0]
 
 
 def replicated_all(parameters: Sequence[torch.Tensor], *, group: str = "") -> tuple[torch.Tensor, ...]:
-    """`replicated` of several; gradients of one dtype are summed in one all-reduce."""
-    kinds = dict.fromkeys(p.dtype for p in parameters)
-    found = {kind: iter(_replicated([p for p in parameters if p.dtype == kind], group)) for kind in kinds}
-    return tuple(next(found[p.dtype]) for p in parameters)
+    """`replicated` of several; gradients of one dtype are summed in one all-reduce.
+
+    Ranks may use different ones, as of experts that only some ranks' tokens have chosen: what one rank used has its gradient on
+    all. What none used has no gradient; where a graph is traced, which cannot look at the ranks' answers, zeros.
+    """
+    trained = [p for p in parameters if p.requires_grad]
+    found = iter(_replicated(trained, group) if trained else [])
+    return tuple(next(found) if p.requires_grad else p for p in parameters)
 
 
 @torch.library.custom_op("tilelink::replicated", mutates_args=())
@@ -184,29 +189,46 @@ def _(parameters: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
 
 
 def _keep_group(ctx: Any, inputs: tuple[Sequence[torch.Tensor], str], output: list[torch.Tensor]) -> None:
-    del output
-    ctx.group = inputs[1]
+    ctx.group, ctx.lie = inputs[1], [(p.shape, p.dtype, p.device) for p in output]
     ctx.set_materialize_grads(False)
 
 
 def _sum_gradients(ctx: Any, all_grads: Sequence[torch.Tensor | None]) -> tuple[list[torch.Tensor | None], None]:
-    """A parameter that no rank used has none."""
-    summed = iter(_summed([g for g in all_grads if g is not None], ctx.group))
-    return [None if g is None else next(summed) for g in all_grads], None
+    """In as many numbers on all ranks, whatever each has used."""
+    found: list[torch.Tensor | None] = [None] * len(all_grads)
+    for kind in dict.fromkeys(dtype for _, dtype, _ in ctx.lie):
+        at = [k for k, (_, dtype, _) in enumerate(ctx.lie) if dtype == kind]
+        grads = [all_grads[k] for k in at]
+        unused = [k for k, grad in enumerate(grads) if grad is None]
+        filled = [
+            torch.zeros(shape, dtype=kind, device=device) if grad is None else grad
+            for grad, (shape, _, device) in zip(grads, (ctx.lie[k] for k in at), strict=True)
+        ]
+        for k, summed in zip(at, _summed(filled, unused, ctx.group), strict=True):
+            found[k] = summed
+    return found, None
 
 
-def _summed(grads: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
+def _summed(grads: Sequence[torch.Tensor], unused: Sequence[int], group: str) -> list[torch.Tensor | None]:
+    """`unused`: which of them are zeros for want of one; None in their places where no rank has used them."""
     # Rows are what an all-reduce splits among the ranks.
-    if not grads:
-        return []
     if len(grads) == 1:
         rows = grads[0].reshape(grads[0].shape[0] if grads[0].dim() > 1 else 1, -1)
         return [all_reduce(rows, group=group).reshape(grads[0].shape)]
-    flat = torch.cat([g.flatten() for g in grads])
-    rows = nn.functional.pad(flat, (0, -flat.numel() % ROW)).view(-1, ROW)
-    summed = all_reduce(rows, group=group).flatten()[: flat.numel()]
-    parts = summed.split([g.numel() for g in grads])
-    return [part.view_as(g) for part, g in zip(parts, grads, strict=True)]
+    flat, count = [g.flatten() for g in grads], len(grads)
+    total = sum(g.numel() for g in flat)
+    # What fills the last row says of each whether this rank has used it: only who has not has to look, and waits for the GPU.
+    users = flat[0].new_ones(count + -(total + count) % ROW)
+    for k in unused:
+        users[k].zero_()
+    summed = all_reduce(torch.cat([*flat, users]).view(-1, ROW), group=group).flatten()
+    parts = summed[:total].split([g.numel() for g in grads])
+    found: list[torch.Tensor | None] = [part.view_as(g) for part, g in zip(parts, grads, strict=True)]
+    if unused and is_readable(summed):
+        by = summed[total : total + count].tolist()
+        for k in unused:
+            found[k] = found[k] if by[k] else None
+    return found
 
 
 _replicated.register_autograd(_sum_gradients, setup_context=_keep_group)

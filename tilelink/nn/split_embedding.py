@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import _C, nn
-from torch._C._functorch import peek_interpreter_stack
+from torch import nn
 
 from tilelink.nn import functional as F
 from tilelink.nn.local import Whole, own
+from tilelink.torch_ops.dispatch import is_readable
 
 
 class _Embedding(torch.autograd.Function):
@@ -47,11 +47,6 @@ class _Embedding(torch.autograd.Function):
         return None, ctx.whole.gradient(rows), None, None, None, None
 
 
-def _is_readable(ids: torch.Tensor) -> bool:
-    """Whether the host can look at values: nobody traces or transforms what is done with them."""
-    return type(ids) is torch.Tensor and not _C._len_torch_dispatch_stack() and peek_interpreter_stack() is None
-
-
 def embedding(
     ids: torch.Tensor, weight: torch.Tensor, *, first: int, total: int, padding: int | None, group: str
 ) -> torch.Tensor:
@@ -63,7 +58,7 @@ def embedding(
     """
     if torch.compiler.is_compiling():
         weight = own(weight, fresh=True)
-    elif ids.device.type == "cpu" and ids.numel() and _is_readable(ids):
+    elif ids.device.type == "cpu" and ids.numel() and is_readable(ids):
         # All ranks find it, before any of them waits for the others.
         low, high = ids.aminmax()
         if low < 0 or high >= total:

@@ -100,3 +100,9 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
         or _profiler_enabled()
         or forward_ad._current_level >= 0
     )
+
+
+def is_readable(x: torch.Tensor) -> bool:
+    """Whether the host can look at values: nobody traces, transforms or records what is done with them."""
+    plain = type(x) is torch.Tensor and not _C._len_torch_dispatch_stack() and peek_interpreter_stack() is None
+    return plain and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
