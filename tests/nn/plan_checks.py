@@ -5,7 +5,7 @@ count, and plans that it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from threading import Thread
 from typing import Any
@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from transformers import ApertusConfig, ApertusForCausalLM
 from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
 import tilelink
 from tests.nn.against_whole import close, drawn, refused
-from tilelink.nn import SequenceParallel, parallelize
+from tilelink.nn import ColwiseParallel, SequenceParallel, parallelize
 
 Tensor = torch.Tensor
 
@@ -135,6 +135,30 @@ def check_between(mesh: DeviceMesh) -> None:
     assert said.startswith("TL241: mlp.scale is outside of the plan")
     assert "add 'mlp': " in said
     parallelize(block, {"mlp.up": "colwise", "mlp.down": "rowwise", "mlp": "replicate"}, mesh)
+    for name, model, how in held_between():
+        assert refused(model, how, mesh).startswith(f"TL241: {name}.weight is outside of the plan"), name
+    wide = nn.ModuleDict({"up": nn.Linear(8, 32), "key": nn.Linear(8, 2), "down": nn.Linear(32, 8)})
+    parallelize(wide, {"up": "colwise", "down": "rowwise"}, mesh)  # a matrix that takes what every rank has
+
+
+def held_between() -> Iterator[tuple[str, nn.Module, dict[str, Any]]]:
+    """What may be between split layers though it is not plainly so: its name, the model and the plan."""
+
+    def of(**others: nn.Module) -> nn.Module:
+        return nn.ModuleDict({"up": nn.Linear(8, 12), "down": nn.Linear(12, 8), "act": nn.PReLU(), **others})
+
+    plan: dict[str, Any] = {"up": "colwise", "down": "rowwise"}
+    layers = nn.ModuleList([nn.Linear(8, 12), nn.Linear(12, 8)])
+    yield "act", nn.ModuleDict({"layers": layers, "act": nn.PReLU()}), {"layers.0": "colwise", "layers.1": "rowwise"}
+    shared = nn.PReLU()
+    blocks = [nn.Sequential(nn.Linear(8, 12), shared, nn.Linear(12, 8)) for _ in range(2)]
+    yield "1.1", nn.Sequential(*blocks), {"1.0": "colwise", "1.2": "rowwise"}
+    yield "act", of(head=nn.Linear(8, 1)), plan
+    for key, width in ((2, 2), (4, 8)):  # heads as wide as keys that are not split, and as the model
+        heads = {"up": nn.Linear(8, 16), "norm": nn.RMSNorm(width), "key": nn.Linear(8, key)}
+        yield "norm", nn.ModuleDict({**heads, "down": nn.Linear(16, 8)}), plan
+    yield "act", of(up=nn.Embedding(8, 12)), plan | {"up": ColwiseParallel(output_layouts=Shard(-1))}
+    yield "act", of(), plan | {"down": ColwiseParallel(input_layouts=Shard(-1))}
 
 
 class Threaded(nn.Module):

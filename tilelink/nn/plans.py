@@ -68,7 +68,7 @@ def parallelize(
     require_apart(entries)
     require_called(entries)
     require_bare(model)
-    entries += summed_between(model, entries, not whole)
+    entries += summed_between(model, entries, not whole, mesh.size())
     for entry in entries:
         entry.check(model, mesh)
     kept = [Kept.of(name, module) for name, module in model.named_modules()]
