@@ -125,6 +125,22 @@ def test_activations_that_every_rank_has() -> None:
     tilelink.launch(main, 2)
 
 
+def test_an_activation_with_parameters() -> None:
+    """Each rank applies it to some features; one that is summed already is left as it is."""
+    whole, x = nn.Sequential(nn.Linear(16, 24), nn.PReLU(), nn.Linear(24, 16)), torch.randn(2, 4, 16)
+    differentiated(whole, x)
+    wanted = whole[1].weight.grad
+
+    def main() -> None:
+        for rows in (False, True):
+            for activation in (nn.PReLU(), Replicated(nn.PReLU())):
+                layer = ParallelMLP.of(whole[0], whole[2], activation=activation, sequence_parallel=rows)
+                differentiated(layer, x[:, part(4, tilelink.rank(), 2)] if rows else x)
+                assert_close(next(activation.parameters()).grad, wanted)
+
+    tilelink.launch(main, 2)
+
+
 @pytest.mark.parametrize("shape", [(7, 16), (1, 7, 16)])
 def test_an_uneven_sequence(shape: tuple[int, ...]) -> None:
     assert_as_whole(

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from tilelink.nn.fitting import check_joined
+from tilelink.nn.layer import Layer
 from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, joined
+from tilelink.nn.replicated import call_summed
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
@@ -22,7 +24,7 @@ class ParallelMLP(nn.Module):
         hidden: of the whole layer between, a multiple of the ranks.
         bias: whether the layers have one.
         gated: whether there is a gate; it shares the all-gather with `up`, whose weight holds both, the gate's first.
-        activation: of the gate, or of `up`.
+        activation: of the gate, or of `up`. Of a module with parameters every rank has all, and their gradients are summed.
         group: the ranks, as of `ColumnParallelLinear`.
         dim: the axis of activations that is split over the ranks.
         sequence_parallel: as of `ColumnParallelLinear`.
@@ -103,5 +105,11 @@ class ParallelMLP(nn.Module):
         inner = self.up(x, length)
         if self.gated:
             gate, inner = inner.chunk(2, -1)
-            return self.down(self.activation(gate) * inner)
-        return self.down(self.activation(inner))
+            return self.down(self._activated(gate) * inner)
+        return self.down(self._activated(inner))
+
+    def _activated(self, x: torch.Tensor) -> torch.Tensor:
+        module = self.activation
+        if isinstance(module, nn.Module) and not isinstance(module, Layer) and any(True for _ in module.parameters()):
+            return call_summed(module, self.up.group, x)  # of this rank's features
+        return module(x)

@@ -34,6 +34,11 @@ class Replicated(Layer):
 
     def forward(self, *args: Any, **given: Any) -> Any:
         """The module's own; its gradients are collective."""
-        parameters = dict(self.module.named_parameters())
-        shared = F.replicated_all(tuple(parameters.values()), group=self.group)
-        return functional_call(self.module, dict(zip(parameters, shared, strict=True)), args, given)
+        return call_summed(self.module, self.group, *args, **given)
+
+
+def call_summed(module: nn.Module, group: str, *args: Any, **given: Any) -> Any:
+    """A module's own call, whose gradients of its parameters are summed over the ranks."""
+    parameters = dict(module.named_parameters())
+    shared = F.replicated_all(tuple(parameters.values()), group=group)
+    return functional_call(module, dict(zip(parameters, shared, strict=True)), args, given)
