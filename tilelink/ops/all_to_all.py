@@ -33,6 +33,6 @@ def reference(x: Any, *, group: Any = None) -> Any:
     import torch
     import torch.distributed as dist
 
-    out = torch.empty_like(x)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     dist.all_to_all_single(out, x.contiguous(), group=group)
     return out.view(dist.get_world_size(group), -1, *x.shape[1:])

@@ -42,6 +42,6 @@ def reference_back(x: Any, *, group: Any = None) -> Any:
     import torch
     import torch.distributed as dist
 
-    out = torch.empty_like(x)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     dist.all_to_all_single(out, x.contiguous(), group=group)
     return out.unflatten(0, (dist.get_world_size(group), -1)).movedim(0, 1).flatten(1, 2)
