@@ -13,7 +13,7 @@ from torch.nn.functional import silu
 import tilelink
 from tests.nn.test_operators import assert_close
 from tests.operators.problems import part
-from tilelink.nn import ParallelMoE
+from tilelink.nn import ParallelMoE, functional
 
 FEATURES, HIDDEN, EXPERTS, CHOICES = 16, 24, 5, 2
 
@@ -67,3 +67,19 @@ def test_tokens_through_their_experts(ranks: int, tokens: int, backend: str | No
             assert_close(layer(mine, length), y[own])
 
     tilelink.launch(main, ranks)
+
+
+def test_rows_that_no_choice_has_get_no_gradient() -> None:
+    """Nobody writes those that operators give, and what memory held there, times 0, may be no number."""
+    choices = torch.tensor([[0, 1], [2, -1], [-1, -1], [1, 0]], dtype=torch.int32)
+
+    def main() -> None:
+        own = part(4, tilelink.rank(), 2)
+        with torch.no_grad():
+            hidden, start, slot = functional.ag_moe(torch.randn(2, 4), choices[own], torch.randn(3, 4, 2))
+        hidden = hidden.nan_to_num().requires_grad_()
+        functional.moe_rs(hidden, start, slot, torch.randn(3, 2, 4), torch.rand(4, 2)).sum().backward()
+        assert hidden.grad[: start[-1]].all()
+        assert not hidden.grad[start[-1] :].any()
+
+    tilelink.launch(main, 2)

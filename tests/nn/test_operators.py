@@ -286,6 +286,9 @@ def test_all_gather_and_reduce_scatter() -> None:
         assert_close(whole, x)
         assert_close(kept, 6 * x[own])
         assert_close(mine.grad, 2 * 6 * 6 * x[own])
+        of_one_axis = x[own, 0].clone().requires_grad_()
+        functional.all_gather(of_one_axis, M=7).square().sum().backward()
+        assert_close(of_one_axis.grad, RANKS * 2 * x[own, 0])
 
     tilelink.launch(main, RANKS)
 

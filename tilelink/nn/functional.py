@@ -79,13 +79,14 @@ def _of_combined(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, .
     count = hidden.shape[0]
     at = torch.where(slot < 0, count, slot).long()
     by_row = score.new_zeros(count + 1).scatter(0, at.flatten(), score.flatten())[:count, None]
+    chosen_rows = torch.arange(count, device=hidden.device)[:, None] < start[-1]  # in others is what memory held
     columns = scores = experts = None
     if call.wanted[0] or call.wanted[4]:
         spread, _, _ = ag_moe(grad, own, weight.transpose(1, 2), group=call.group, T=tokens)
-        columns = (spread * by_row).to(hidden.dtype)
+        columns = torch.where(chosen_rows, spread * by_row, 0).to(hidden.dtype)
         scores = nn.functional.pad((spread.float() * hidden).sum(1), (0, 1))[at]
     if call.wanted[3]:
-        weighted = (hidden * by_row).to(hidden.dtype)
+        weighted = torch.where(chosen_rows, hidden * by_row, 0).to(hidden.dtype)
         experts = ag_moe_outer(grad, own, weighted, group=call.group, experts=weight.shape[0], T=tokens)
         experts = experts.transpose(1, 2)
     return columns, None, None, experts, scores
@@ -93,7 +94,7 @@ def _of_combined(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, .
 
 def _of_all(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
     """All-gather: reduce-scatter."""
-    return (reduce_scatter(grad.flatten(1), group=call.group).view_as(call.tensors[0]),)
+    return (reduce_scatter(grad.unsqueeze(-1).flatten(1), group=call.group).view_as(call.tensors[0]),)
 
 
 def _of_own(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
