@@ -105,7 +105,7 @@ def test_torchs_layers_to_split_ones_and_back(ranks: int) -> None:
 class Mixed(Layer):
     """A user's: parts along a middle axis, of a dtype that no operator takes; and what every rank has."""
 
-    split_parameters = MappingProxyType({"mask": 1})
+    split_parameters = MappingProxyType({"mask": -2})
 
     def __init__(self) -> None:
         super().__init__()

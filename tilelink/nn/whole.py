@@ -89,7 +89,10 @@ class _Entry:
         """Of the whole one of which this rank has `piece`; None: it is no tensor."""
         if not isinstance(piece, torch.Tensor):
             return None
-        return tuple(n * (self.ranks if axis == self.axis else 1) for axis, n in enumerate(piece.shape))
+        whole = [*piece.shape]
+        if self.group is not None:
+            whole[self.axis] *= self.ranks
+        return tuple(whole)
 
     def part(self, whole: Sequence[Any]) -> Any:
         """What this rank has of them, in one."""
