@@ -20,7 +20,7 @@ from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
 import tilelink
 from tests.nn.against_whole import close, drawn, refused
-from tilelink.nn import ColwiseParallel, SequenceParallel, parallelize
+from tilelink.nn import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize
 
 Tensor = torch.Tensor
 
@@ -267,6 +267,10 @@ def check_calls(rank: int, mesh: DeviceMesh) -> None:
     close(first, nn.LayerNorm(8)(x))
     close(second, x)
     assert none is None
+    for rows in (x, x[0]):  # the last axis by its number, and a bias
+        style = RowwiseParallel(output_layouts=Shard(rows.dim() - 1))
+        narrow = parallelize(drawn(lambda: nn.Linear(8, 8)), {"": style}, mesh)
+        close(narrow(rows.chunk(2, -1)[rank]), drawn(lambda: nn.Linear(8, 8))(rows).chunk(2, -1)[rank])
 
 
 def check_plans(rank: int, mesh: DeviceMesh) -> None:

@@ -184,8 +184,9 @@ class RowEmbedding(SplitModule, nn.Embedding):
 
 
 def _as(split: Split, bias: torch.Tensor) -> torch.Tensor:
-    """Of a bias that all ranks have, what is added to a module's result."""
-    mine = DTensor.from_local(bias, split.mesh, (Replicate(),), run_check=False).redistribute(placements=(split.made,))
+    """Of a bias that all ranks have, what is added to a module's result, which is split by features if by any axis."""
+    made = LAST if _is_shard(split.made) else split.made
+    mine = DTensor.from_local(bias, split.mesh, (Replicate(),), run_check=False).redistribute(placements=(made,))
     return mine.to_local() if split.local else mine
 
 
