@@ -228,6 +228,7 @@ def check_misfits(mesh: DeviceMesh) -> None:
         (nn.Linear(8, 8), {"0.weight": "colwise"}, "TL241: the plan splits the parameter 0.weight, and not the module"),
         (nn.LazyLinear(8), {"1": "colwise"}, "TL241: 0.weight has no size yet"),
         (Normed(), {"0": "embedding_rowwise"}, "TL241: 0 has norm.weight inside, and RowwiseParallel splits its own"),
+        (nn.MultiheadAttention(8, 2), {"0.out_proj": "rowwise"}, "TL241: 0.out_proj is not called: the module around"),
         (of(nn.Linear(8, 8)), {"0": SequenceParallel(), "0.1": "colwise"}, "TL241: 0.1 is inside of 0, and the plan"),
     ]
     for module, plan, said in cases:

@@ -23,6 +23,7 @@ from tilelink.nn.broadcast import from_source
 from tilelink.nn.linear import require_even
 from tilelink.nn.plan_errors import made_of, misfit
 from tilelink.nn.styles import (
+    READ,
     ColwiseParallel,
     Local,
     ReplicatedParallel,
@@ -69,6 +70,12 @@ class Entry:
                 f"{self.name} is {type(self.module).__name__}, and {type(self.style).__name__} splits linear layers",
                 "its output or input features are what each rank has a part of",
                 "name the linear layers inside it",
+            )
+        if isinstance(self.module, READ):
+            raise misfit(
+                f"{self.name} is not called: the module around reads its weight",
+                "it would find a part where it takes the whole, as torch.nn.MultiheadAttention does of out_proj",
+                "leave it out of the plan, or write attention with linear layers that are called",
             )
         if is_parametrized(self.module):
             raise made_of(
