@@ -55,6 +55,9 @@ def check_replaced(mesh: DeviceMesh) -> None:
     model.gains = [model.gain]  # a DTensor among plain ones
     with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):
         model(torch.ones(4, 8))
+    recurrent = nn.LSTM(8, 8)
+    parallelize(nn.Sequential(recurrent, nn.Linear(8, 8)), {"1": "colwise"}, mesh)
+    recurrent.flatten_parameters()  # of the list of them that it has
     for name in ("0.weight", "1.weight"):  # outside of the plan, and inside
         for register in ("register_hook", "register_post_accumulate_grad_hook"):
             model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))

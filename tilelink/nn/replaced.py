@@ -133,6 +133,8 @@ def hand_over(kept: list[Kept]) -> None:
                 continue
             for name, value in vars(old).items():
                 vars(new).setdefault(name, value)
+            # Some, as torch's RNNs, keep what is set in a list of their own.
+            setattr(was.module, own, new)
     for was in kept:
         for own, old in was.parameters():
             if id(old) not in held and type(old) is nn.Parameter:
