@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import ApertusConfig, ApertusForCausalLM
 from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
@@ -275,6 +275,28 @@ def check_calls(rank: int, mesh: DeviceMesh) -> None:
         style = RowwiseParallel(output_layouts=Shard(rows.dim() - 1))
         narrow = parallelize(drawn(lambda: nn.Linear(8, 8)), {"": style}, mesh)
         close(narrow(rows.chunk(2, -1)[rank]), drawn(lambda: nn.Linear(8, 8))(rows).chunk(2, -1)[rank])
+
+
+def check_written(mesh: DeviceMesh) -> None:
+    """Results of layers without a bias can be written to, as unsplit ones can."""
+    x, ids = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(3)), torch.arange(8)
+    linear, rows = (
+        lambda: nn.Linear(8, 8, bias=False),
+        RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+    )
+    cases: list[tuple[Callable[[], Any], Any, Tensor]] = [
+        (linear, "rowwise_rep", x[0]),
+        (linear, "rowwise_rep", x),
+        (linear, rows, x),
+        (lambda: nn.Embedding(8, 8), "embedding_rowwise", ids),
+    ]
+    for make, style, given in cases:
+        whole, split = drawn(make), parallelize(drawn(make), {"": style}, mesh)
+        for each in (whole, split):
+            y = each(given)
+            y *= 2
+            y.square().sum().backward()
+        close(split.weight.grad, whole.weight.grad)
 
 
 def check_plans(rank: int, mesh: DeviceMesh) -> None:

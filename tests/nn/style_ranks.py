@@ -44,7 +44,7 @@ from transformers.distributed import DistributedConfig
 import tilelink
 from tests import two_processes
 from tests.nn.against_whole import close, drawn, refused
-from tests.nn.plan_checks import check_plans
+from tests.nn.plan_checks import check_plans, check_written
 from tilelink.nn import (
     ColwiseParallel,
     ParallelAttention,
@@ -692,6 +692,7 @@ def main(rank: int, folder: Path) -> None:
         check_used(rank, mesh)
         check_changed_between(rank, mesh)
         check_checkpointed(mesh)
+        check_written(mesh)
     # What follows runs by compiled steps, what was before in Python.
     check_refusals(mesh)
     for name in MODELS:

@@ -155,7 +155,7 @@ struct Linear : Function<Linear> {
     layer->call("product", {&y}, rows_of(x), part.t());
     auto shape = x.sizes().vec();
     shape.back() = part.size(0);
-    return y.view(shape);
+    return at::_unsafe_view(y, shape);  // as `reshaped` of `rows.py`
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {

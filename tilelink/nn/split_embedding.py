@@ -9,6 +9,7 @@ from torch import nn
 
 from tilelink.nn import functional as F
 from tilelink.nn.local import Whole, own
+from tilelink.nn.rows import reshaped
 from tilelink.torch_ops.dispatch import is_readable
 
 
@@ -35,7 +36,7 @@ class _Embedding(torch.autograd.Function):
         found = nn.functional.embedding(at, part)
         if others is not None:
             found = found.masked_fill_(others[..., None], 0)
-        return F.all_reduce(found.view(at.numel(), found.shape[-1]), group=group).view(found.shape)
+        return reshaped(F.all_reduce(found.view(at.numel(), found.shape[-1]), group=group), *found.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -12,7 +12,7 @@ from tilelink.nn import native
 from tilelink.nn.groups import ranks_of
 from tilelink.nn.local import Whole, own
 from tilelink.nn.operators import autocast
-from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, to_rows, total_rows
+from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, reshaped, to_rows, total_rows
 from tilelink.torch_ops.dispatch import is_plain, refuse_tangents
 
 
@@ -35,7 +35,8 @@ class _Layer(Whole):
     def result(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.summed:
             return nn.functional.linear(x, weight)
-        return self.product(_rows(x), weight.t()).view(*x.shape[:-1], weight.shape[0])
+        y = self.product(_rows(x), weight.t())
+        return y if x.dim() == 2 else reshaped(y, *x.shape[:-1], weight.shape[0])
 
     def gradients(
         self, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, wanted: tuple[bool, ...] = (True, True)
