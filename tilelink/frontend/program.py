@@ -13,7 +13,7 @@ from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
 from tilelink.frontend.progress import NOWHERE, Trace, called_in
-from tilelink.frontend.rehearsal import Rehearsed, is_below, taken_together
+from tilelink.frontend.rehearsal import Rehearsed, is_new, taken_together
 from tilelink.frontend.source import call_site, plain_function
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.ir import Shown
@@ -35,7 +35,7 @@ class Program(Shown):
         function: the function as written.
     """
 
-    __slots__ = ("_captured", "_negative", "_outside", "_rehearsed", "function", "name", "signature")
+    __slots__ = ("_captured", "_given", "_outside", "_rehearsed", "function", "name", "signature")
 
     def __init__(self, function: Callable[..., Any], signature: Signature, name: str) -> None:
         self.function = function
@@ -44,7 +44,7 @@ class Program(Shown):
         self._captured: TileProgram | None = None
         self._outside = Outside(())
         self._rehearsed: Rehearsed | None = None
-        self._negative = set[frozenset[tuple[str, Plain]]]()
+        self._given: dict[frozenset[tuple[str, Plain]], TileProgram] = {}
 
     @property
     def captured(self) -> TileProgram:
@@ -57,15 +57,18 @@ class Program(Shown):
         if self._captured is None or self._outside.changed():
             self._captured, self._rehearsed, found = capture(self.function, self.signature, self.name)
             self._outside = Outside(found)
-            self._negative.clear()
+            self._given.clear()
         return self._captured
 
-    def _rehearse(self, constants: Mapping[str, Plain]) -> None:
-        """Refuses constants that show what those did not with which the program was rehearsed (TL143)."""
-        given = {c.name: constants[c.name] for c in self.captured.constants if is_below(c, constants[c.name])}
-        if given and self._rehearsed is not None and (key := frozenset(given.items())) not in self._negative:
-            taken_together(replace(self._rehearsed, given=given))
-            self._negative.add(key)
+    def _given_these(self, program: TileProgram, constants: Mapping[str, Plain]) -> TileProgram:
+        """The program with what constants show of it that those did not with which it was rehearsed (TL143, TL147)."""
+        given = {c.name: constants[c.name] for c in program.constants if is_new(c, constants[c.name])}
+        if not given or self._rehearsed is None:
+            return program
+        key = frozenset(given.items())
+        if key not in self._given:
+            self._given[key] = replace(program, together=taken_together(replace(self._rehearsed, given=given)))
+        return self._given[key]
 
     def __call__(
         self,
@@ -102,7 +105,7 @@ class Program(Shown):
             raise TilelinkError("TL209", f"`schedule={placement!r}`", loc=loc, why=why, hint=hint)
         more = ("name", "over", "schedule") if len(run.frame.dimensions.ranks.names) > 1 else ("name", "schedule")
         sizes, constants, named = _keywords(program, keywords, more, loc)
-        self._rehearse(constants)
+        program = self._given_these(program, constants)
         given: dict[str, Given] = {}
         for param, value in (*((p.name, v) for p, v in zip(program.params, tensors, strict=False)), *named.items()):
             if param in given:

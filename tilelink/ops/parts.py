@@ -57,4 +57,6 @@ def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int,
     make(partial[:rows])  # what lies behind is nobody's: the last ranks get it and give it away
     if ranks > 1:
         dist.reduce_scatter_tensor(own, partial, group=group)
-    return own if rows >= each * (rank + 1) else own[: max(0, rows - rank * each)]  # what is a view cannot be written to
+    return (
+        own if rows >= each * (rank + 1) else own[: max(0, rows - rank * each)]
+    )  # what is a view cannot be written to

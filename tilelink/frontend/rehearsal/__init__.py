@@ -12,8 +12,7 @@ Knows: `frontend.scope`, `frontend.source`, numpy. Never knows: ops, plans, Trit
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,16 +20,18 @@ import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.frontend.rehearsal.functions import Findings
-from tilelink.frontend.rehearsal.places import SIZES, Drawn, Paths, is_below
+from tilelink.frontend.rehearsal.places import SIZES, Drawn, Paths, is_new, values_of
 from tilelink.frontend.rehearsal.run import Rehearsed, Run
 from tilelink.ir.program import Together
 
-__all__ = ["Rehearsed", "is_below", "taken_together"]
+__all__ = ["Rehearsed", "is_new", "taken_together"]
 
 MANY = 18
 """Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""
-FEW = 5
-"""Rehearsals that show whether what is stored hangs on the tiles of a walk."""
+WALKED, LONGER, LONG = (0, 5), (16, 64), 37
+"""Rehearsals that show whether what is stored hangs on the tiles of a walk; how long others are, and how long their axis is."""
+QUOTIENTS = (0, 1, 3, 6)
+"""Rehearsals that judge quotients."""
 MORE = 72
 """Rehearsals, at most, for sides of branches that others do not take, and near constants that positions are compared with."""
 WIDE = 100
@@ -57,24 +58,38 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
             if (side := paths.untaken()) is None:
                 break
             Run(program, side[0], paths, found, side[1])
-        found.notes += _hanging(program, paths, found.loops - {t.var for t in found.notes if t.stored}, MANY)
-        found.notes += _hanging(program, paths, found.walks, FEW)
+        for which in QUOTIENTS if found.quotients else ():
+            for first in (True, False):
+                Run(program, Drawn(which, _far(program), first=first), paths, found, {})
+        loops = dict.fromkeys(found.loops - {t.var for t in found.notes if t.stored}, -1)
+        found.notes += _hanging(program, paths, loops | found.walks)
     stored = {t for t in found.notes if t.stored}
     return tuple(dict.fromkeys(t for t in found.notes if t.stored or replace(t, stored=True) not in stored))
 
 
-def _hanging(program: Rehearsed, paths: Paths, tiles: AbstractSet[str], often: int) -> Iterator[Together]:
-    """Of tiles of the domain that say how often a loop goes round, or of those of a walk, those on whose length hangs what is
-    stored: with tiles half as long it is something else."""
+def _far(program: Rehearsed) -> int:
+    """More than the constants and numbers of a program, up to 64: positions may lie on both sides of them."""
+    numbers = [
+        abs(n) for c in program.constants if c.kind == "int" for n in (*values_of(c), program.given.get(c.name, 0))
+    ]
+    written = (n.value for n in ast.walk(program.source.node) if isinstance(n, ast.Constant) and type(n.value) is int)
+    return 2 * int(max((n for n in (*numbers, *written) if n <= 64), default=0))
 
-    def stored(which: int, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
-        return Run(program, Drawn(which, half=half), paths, Findings(frozenset()), {}).stored
+
+def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iterator[Together]:
+    """Of tiles of the domain that say how often a loop goes round, or of those of a walk, those on whose length hangs what is
+    stored: with tiles of the domain half as long, or longer ones of the walk, it is something else."""
+
+    def stored(drawn: Drawn, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
+        return Run(program, replace(drawn, half=half), paths, Findings(frozenset()), {}).stored
 
     def differing(var: str) -> Iterator[Loc]:
-        for which in range(often):
-            whole = stored(which, ("", 0))
-            halves = range(2 if var in program.domain else 1)
-            for at, (value, loc) in [item for half in halves for item in stored(which, (var, half)).items()]:
+        drawn, others = [Drawn(k) for k in range(MANY)], (0, 1)
+        if var not in program.domain:
+            drawn, others = [Drawn(k, near=LONG, axis=tiles[var]) for k in WALKED], LONGER
+        for one in drawn:
+            whole = stored(one, ("", 0))
+            for at, (value, loc) in [item for other in others for item in stored(one, (var, other)).items()]:
                 if not np.isclose(value, whole.get(at, (value, loc))[0], rtol=1e-6, atol=1e-9, equal_nan=True):
                     yield loc
 

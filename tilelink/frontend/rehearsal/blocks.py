@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
@@ -204,3 +204,24 @@ def stacked(values: Sequence[Block], axis: int) -> Block:
     edges = [*more.pop("edges")]
     edges.insert(axis, None)
     return Block(whole, None if marks is None else np.stack(marks, axis), tuple(edges), **more)
+
+
+def row(index: Any, k: int) -> Any:
+    """An index as all lanes have it, or as it is meant."""
+    if isinstance(index, tuple):
+        return tuple(row(part, k) for part in cast("tuple[Any, ...]", index))
+    return replace(index, value=index.value[k][None]) if isinstance(index, Block) else index
+
+
+def holds(found: Any) -> bool:
+    return bool(found.value.any()) if isinstance(found, Block) else bool(found)
+
+
+def part(found: Any, k: int) -> Any:
+    """An entry of a tuple, the last or the first if a rehearsal asks for one that it does not have; None: there are none."""
+    parts: Any = found
+    return parts[max(min(k, len(parts) - 1), -len(parts))] if isinstance(found, tuple) and parts else None
+
+
+def integer(found: Any, default: int) -> int:
+    return int(found.number) if isinstance(found, Block) else default

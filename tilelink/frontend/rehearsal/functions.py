@@ -20,13 +20,15 @@ from tilelink.ir.program import Together
 @dataclass(slots=True)
 class Findings:
     """What rehearsals find out. `doubtful`: something was taken together of which only some data shows that it changes. `loops`:
-    tiles of the domain that are taken together to say how often a loop goes round; `walks`: loops over tiles."""
+    tiles of the domain that are taken together to say how often a loop goes round. `walks`: loops over tiles, and the number of
+    the dimension that they go along. `quotients`: there are some of positions or sizes."""
 
     domain: frozenset[str]
     notes: list[Together] = field(default_factory=list[Together])
     doubtful: bool = False
     loops: set[str] = field(default_factory=set[str])
-    walks: set[str] = field(default_factory=set[str])
+    walks: dict[str, int] = field(default_factory=dict[str, int])
+    quotients: bool = False
 
 
 def flat(value: Any) -> Iterator[Block]:
@@ -99,7 +101,7 @@ def _rsqrt(x: Array) -> Array:
 
 
 def _cdiv(x: Array, y: Array) -> Array:
-    return -(-x // np.where(y == 0, 1, y))
+    return np.trunc((x + y - 1) / np.where(y == 0, 1, y))
 
 
 def _fma(x: Array, y: Array, z: Array) -> Array:

@@ -56,6 +56,8 @@ COMPARED: Mapping[type[ast.cmpop], Callable[[Array, Array], Array]] = {
     ast.Eq: np.equal, ast.NotEq: np.not_equal, ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater,
     ast.GtE: np.greater_equal, ast.Is: np.equal, ast.IsNot: np.not_equal,
 }  # fmt: skip
+CEILED: Callable[[Array, Array], Array] = _numeric(lambda a, b: -np.floor(-a / np.where(b == 0, 1, b)))
+"""Python's quotient, rounded up."""
 ROUNDED: Mapping[type[ast.operator], Callable[[Array, Array], Array]] = {
     ast.FloorDiv: _numeric(lambda a, b: np.floor(a / np.where(b == 0, 1, b))),
     ast.Mod: _numeric(lambda a, b: np.where(b == 0, a, np.mod(a, np.where(b == 0, 1, b)))),

@@ -13,7 +13,7 @@ from tilelink.frontend.rehearsal.blocks import IN, INDEX, Array, Block, Edge, nu
 from tilelink.ir.program import Constant, Param
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Signature, dims_of, evaluated
 
-TILE, RANKS = 4, 2
+TILE, RANKS = 4, 3
 """Elements of a tile, and how many ranks there are."""
 SIZES = ((3, 6, 5, 7), (1, 2, 3, 5), (6, 3, 7, 1), (2, 1, 6, 3), (5, 7, 1, 2), (7, 5, 2, 6), (6, 3, 2, 5))
 """By rehearsal, sizes of dimensions in the order of the signature: of one tile or of two, the last of which is no whole one."""
@@ -33,13 +33,15 @@ LARGE = 1024
 class Drawn:
     """Which call it is. `least`: axes have more elements than a program counts by constants; `near`: one has, or all have, about
     as many as a constant that positions are compared with; `axis`: which one, -1: all. `half`: of tiles of the domain along this
-    index, 0: the first half, 1: the second; of those of a walk, all halves."""
+    index, 0: the first half, 1: the second; of those of a walk, how long they are. `first`: quotients are judged, in the first
+    tile of the domain, or in the last."""
 
     which: int
     least: int = 0
     near: int = 0
     axis: int = -1
     half: tuple[str, int] | None = None
+    first: bool | None = None
 
     def size(self, k: int) -> int:
         sizes = SIZES[(self.which + self.which // len(SIZES)) % len(SIZES)]
@@ -70,29 +72,33 @@ class Given(str):
     __slots__ = ()
 
 
-def _value(constant: Constant, which: int, k: int) -> Any:
-    """A value of the `k`-th constant: its default most often; of one above 0 others above it, or 0 of integers."""
-    turn = which + k + which // len(KINDS) * k
+def values_of(constant: Constant) -> tuple[float, ...]:
+    """What rehearsals give an integer or a float: its default most often; of one above 0 others above it, or 0 of integers."""
     default = constant.default
-    if isinstance(default, str) or constant.kind == "str":
-        return Given(default or "")
-    if constant.kind == "bool":
-        return number(bool(np.random.default_rng((which, k)).integers(2)))
     if default is None:
-        values = (0.5, 1.5, -0.5, 0.0) if constant.kind == "float" else (1, 2, 4, 0, 8, 3, -1)
-    elif default <= 0:
-        values = (default, 1, -1, default, 2, 0)
-    else:
-        values = (default, 2 * default, default, default / 2 if constant.kind == "float" else 0)
-    return number(values[turn % len(values)])
+        return (0.5, 1.5, -0.5, 0.0) if constant.kind == "float" else (1, 2, 4, 0, 8, 3, -1)
+    assert not isinstance(default, str)
+    if default <= 0:
+        return default, 1, -1, default, 2, 0
+    return default, 2 * default, default, default / 2 if constant.kind == "float" else 0
 
 
-def is_below(constant: Constant, given: bool | int | float | str) -> bool:
-    """Whether a value is less than all that `_value` gives a constant."""
-    default = constant.default
-    if isinstance(default, str) or isinstance(given, str) or not default or default < 0:
-        return False
-    return given < 0 or (constant.kind == "float" and given == 0)
+def _value(constant: Constant, which: int, k: int) -> Any:
+    """A value of the `k`-th constant."""
+    if constant.kind == "str":
+        return Given(constant.default or "")
+    if constant.kind == "bool":
+        return number(bool(np.random.default_rng((which, k)).integers(2)), static=True)
+    values = values_of(constant)
+    return number(values[(which + k + which // len(KINDS) * k) % len(values)], static=constant.kind == "int")
+
+
+def is_new(constant: Constant, given: bool | int | float | str) -> bool:
+    """Whether a call gives a constant what rehearsals do not: an integer, for which a kernel is compiled anyway, or a float below
+    all of theirs."""
+    if constant.kind == "int":
+        return given not in values_of(constant)
+    return constant.kind == "float" and isinstance(given, float) and given <= 0 < min(values_of(constant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +165,11 @@ class Trial:
         axes = [a for shape in signature.shapes for a in shape.axes]
         names = dict.fromkeys(d for a in axes for d in dims_of(a.size))
         split = {d for a in axes if a.split for d in dims_of(a.size)}
-        self.which, self.rank = of.which, int(of.which % 2 == 0)
+        self.which, self.rank = of.which, (of.which + 1) % RANKS
         sizes = [of.size(k) for k in range(len(names))]
-        self.sizes = {n: 2 * size + 1 if n in split else size for n, size in zip(names, sizes, strict=True)}
+        self.sizes = {n: RANKS * size + RANKS - 1 if n in split else size for n, size in zip(names, sizes, strict=True)}
         self.constants = {c.name: _value(c, of.which, k) for k, c in enumerate(constants)}
-        self.constants |= {name: number(value) for name, value in given.items()}
-        for c in constants:
-            if c.kind in ("bool", "int"):
-                self.constants[c.name] = replace(self.constants[c.name], static=True)
+        self.constants |= {name: number(value, static=isinstance(value, int)) for name, value in given.items()}
         turn = of.which // len(KINDS)  # first all hold the same, then each what another held
         self._kinds = {name: KINDS[(of.which + turn * k) % len(KINDS)] for k, name in enumerate(params)}
 
@@ -186,8 +189,8 @@ class Trial:
         size = self.size(axis)
         if axis.split is None or axis.own_slice:
             return 0, size
-        half = (size + 1) // 2
-        return (half, size) if self.rank else (0, half)
+        part = -(-size // RANKS)
+        return self.rank * part, min(self.rank * part + part, size)
 
     def tile(self, param: Param, axis: int, var: str, begin: int, end: int, lanes: int = TILE) -> TileAt:
         return TileAt(var, param.shape.axes[axis].name, axis, param.name, begin, min(begin + lanes, end), lanes)

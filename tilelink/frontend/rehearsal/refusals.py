@@ -63,14 +63,16 @@ def stored(fail: Fail, node: ast.expr, value: Block, param: str) -> NoReturn:
     fail(node, message, why, "load the elements that are meant, or choose what counts with `tl.where`")
 
 
-def length(fail: Fail, node: ast.expr, what: str, do: str) -> NoReturn:
+def length(fail: Fail, node: ast.AST, what: str, do: str) -> NoReturn:
     """The length of a block is no number of elements to compute with."""
     why = f"{LANES}, whatever there is of the tensor"
     fail(node, f"{what}, which counts what lies past an edge", why, f"{do} the length of the axis, `tl.size(…)`")
 
 
-def rounded(fail: Fail, node: ast.expr) -> NoReturn:
+def rounded(fail: Fail, node: ast.AST) -> NoReturn:
     """What is stored hangs on which way a quotient of a negative number is rounded."""
     why = "Triton rounds a quotient towards 0, so that its rest is negative; Python rounds it down"
-    hint = "add a multiple of the divisor first, as in `(i - 1 + n) % n`"
+    hint = "add a multiple of the divisor first, and take that off behind: `(i - 3 + 2 * n) // n - 2`"
+    if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Mod):
+        hint = "write `((i - 3) % n + n) % n`, or `(i - 3 + n) % n` where that is never negative"
     fail(node, f"`{ast.unparse(node)}` is of a negative number", why, hint, "TL147")

@@ -14,13 +14,13 @@ from tilelink.errors import Loc, Note
 from tilelink.frontend.rehearsal import blocks, refusals
 from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, elementwise, number, spread
 from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Called, Findings, flat, spoilt
-from tilelink.frontend.rehearsal.operators import BINARY, COMPARED, ROUNDED, UNARY
+from tilelink.frontend.rehearsal.operators import BINARY, CEILED, COMPARED, ROUNDED, UNARY
 from tilelink.frontend.rehearsal.places import RANKS, SIZES, TILE, Drawn, Given, Paths, TileAt, Trial
 from tilelink.frontend.rehearsal.reductions import result, same
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Constant, Param, Together
-from tilelink.ir.shape import RANK_AXIS, Signature
+from tilelink.ir.shape import RANK_AXIS, Signature, dims_of
 
 TURNS, ENOUGH = 4, 32
 """Turns of a loop that are rehearsed; in the first rehearsal, and of a loop that is unrolled, there are enough."""
@@ -133,7 +133,7 @@ class Run:
                 self._assign(node.target, self.value(given))
             case ast.AugAssign(target=ast.Name(id=name) as target):
                 sides = (target, self.env.get(name)), (node.value, self.value(node.value))
-                self._assign(target, self._binary(node.value, node.op, *sides))
+                self._assign(target, self._binary(node, node.op, *sides))
             case ast.If():
                 taken, told = self._side(node, node.test)
                 self.under.append(told)
@@ -146,7 +146,7 @@ class Run:
                     self.block(node.body)
             case ast.While():
                 for turn in range(self.turns):
-                    if not _holds(self._counted(self.value(node.test))) and (turn or not self.once):
+                    if not blocks.holds(self._counted(self.value(node.test))) and (turn or not self.once):
                         break
                     self.block(node.body)
             case ast.Return():
@@ -164,7 +164,7 @@ class Run:
             self.env[target.id] = replace(told, static=False) if isinstance(told, Block) else told
         elif isinstance(target, ast.Tuple | ast.List):
             for k, each in enumerate(target.elts):
-                self._assign(each, _part(value, k))
+                self._assign(each, blocks.part(value, k))
 
     def _told(self, value: Any) -> Any:
         """A value that hangs on the branches around as well."""
@@ -177,12 +177,21 @@ class Run:
     def _side(self, node: ast.AST, test: ast.expr) -> tuple[bool, frozenset[Together]]:
         """Which side of a branch is taken, and what that hangs on. Of what is written out, no other is ever compiled."""
         found = self.agreed(self.value(test))
-        side = self.way.get(node, _holds(found))
+        side = self.way.get(node, blocks.holds(found))
         self.paths.ways.setdefault(node, (self.drawn, dict(self.sides)))
         self.sides[node] = side
         seen = self.paths.seen.setdefault(node, set())
-        seen.update({side} if isinstance(found, Block) and not found.known else {True, False})
+        natural = not isinstance(found, Block) or found.known or found.static or self._is_sign(test)
+        seen.update({True, False} if natural else {side})
         return side, found.taken if isinstance(found, Block) else frozenset()
+
+    def _is_sign(self, test: ast.expr) -> bool:
+        """Whether a constant is compared with 0: on other sides there are other constants."""
+        match test:
+            case ast.Compare(left=ast.Name(id=name), comparators=[ast.Constant(value=0)]):
+                return name in self.trial.constants
+            case _:
+                return False
 
     def _counted(self, value: Any) -> Any:
         """What says how often a loop goes round."""
@@ -199,7 +208,7 @@ class Run:
         limits = dict(zip(words, given, strict=False)) | {
             str(k.arg): self._counted(self.value(k.value)) for k in call.keywords
         }
-        start, stop, step = (_integer(limits.get(w), d) for w, d in (("start", 0), ("stop", 1), ("step", 1)))
+        start, stop, step = (blocks.integer(limits.get(w), d) for w, d in (("start", 0), ("stop", 1), ("step", 1)))
         data = any(isinstance(v, Block) and v.data for v in limits.values())
         unrolled = ast.unparse(call.func).endswith("static_range")
         turns = range(start, stop, step or 1)[: ENOUGH if unrolled else self.turns]
@@ -210,18 +219,22 @@ class Run:
         axis = self.axis(param, given.get("axis"))
         on = param.shape.axes[axis]
         low, high = self.trial.part(on)
-        start, stop, part = (
-            self.agreed(self.value(given[w])) if w in given else None for w in ("start", "stop", "part")
-        )
-        low = int(np.clip(_integer(start, low), low, high - self.once))
-        high = int(np.clip(_integer(stop, high), low + self.once, high))
-        high = low + max((high - low) // 2, 1) if part is not None else high
+        low = self._limit(given.get("start"), low, low, high - self.once)
+        high = self._limit(given.get("stop"), high, low + self.once, high)
+        high = low + max((high - low) // 2, 1) if "part" in given else high
         if on.unit:
             return [number(n, coordinate=on.name == RANK_AXIS) for n in range(low, high)[: self.turns]]
-        self.found.walks.add(name)
-        tile = TILE // 2 if self.drawn.half is not None and self.drawn.half[0] == name else TILE
+        self.found.walks[name] = next((k for k, dim in enumerate(self.trial.sizes) if dim in dims_of(on.size)), -1)
+        tile = self.drawn.half[1] if self.drawn.half is not None and self.drawn.half[0] == name else TILE
         begins = range(low, high, tile)
         return [self.trial.tile(param, axis, WALK, begin, high, tile) for begin in begins][-self.turns :]
+
+    def _limit(self, node: ast.expr | None, otherwise: int, low: int, high: int) -> int:
+        """Where a walk begins or ends: on its axis, wherever a program says."""
+        found = None if node is None else self.value(node)
+        if not isinstance(found, Block):
+            return otherwise
+        return blocks.integer(self.agreed(replace(found, value=np.clip(found.value, low, high))), otherwise)
 
     # ------------------------------------------------------------------------------------------------------ expressions
     def value(self, node: ast.expr) -> Any:
@@ -271,14 +284,14 @@ class Run:
             return found.value if isinstance(found.value, str) else number(found.value, known=True, static=True)
         return found.path if isinstance(found, Language) else found
 
-    def _together(self, node: ast.expr, made: Block, *sides: tuple[ast.expr, Any]) -> Block:
+    def _together(self, node: ast.AST, made: Block, *sides: tuple[ast.expr, Any]) -> Block:
         """What values make together. The length of a block is none of them."""
         for part, side in sides if made.rank else ():
             if isinstance(side, Block) and side.counts_lanes:
                 refusals.length(self.fail, node, f"`{ast.unparse(part)}` beside values", "use")
         return made
 
-    def _binary(self, node: ast.expr, op: ast.operator, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
+    def _binary(self, node: ast.AST, op: ast.operator, left: tuple[ast.expr, Any], right: tuple[ast.expr, Any]) -> Any:
         a, b = left[1], right[1]
         if not (isinstance(a, Block) and isinstance(b, Block)):
             if isinstance(a, tuple) and isinstance(b, tuple):
@@ -292,16 +305,16 @@ class Run:
         found = made(function, a, b)
         if (a.coordinate or b.coordinate) and isinstance(op, ast.Add | ast.Sub) and not found.rank:
             return number(int(found.number) % RANKS, coordinate=True)
-        return self._together(
-            node, found if type(op) not in ROUNDED else self._rounded(node, op, found, a, b), left, right
-        )
+        meant = ROUNDED.get(type(op))
+        return self._together(node, found if meant is None else self._rounded(node, meant, found, a, b), left, right)
 
-    def _rounded(self, node: ast.expr, op: ast.operator, found: Block, a: Block, b: Block) -> Block:
+    def _rounded(self, node: ast.AST, function: Callable[..., Any], found: Block, a: Block, b: Block) -> Block:
         """A quotient or its rest: Python's of ranks and where Triton computes it when it compiles; else that is what is meant."""
-        meant = elementwise(ROUNDED[type(op)], a, b)
+        meant = elementwise(function, a, b)
         if found.static or a.coordinate:
             return replace(meant, coordinate=a.coordinate)
-        if found.data or (found.value[0] == meant.value[-1])[found.marks == IN].all():
+        self.found.quotients |= not found.data
+        if found.data or self.drawn.first is None or (found.value[0] == meant.value[-1])[found.marks == IN].all():
             return found
         odd = found.odd or partial(refusals.rounded, self.fail, node)
         return replace(found, value=np.stack([found.value[0], meant.value[-1]]), odd=odd)
@@ -312,7 +325,7 @@ class Run:
             return self._together(node, blocks.compared(COMPARED[type(op)], a, b), left, right)
         alike = a == b if isinstance(a, str) and isinstance(b, str) else a is b
         known = not (isinstance(a, Given) or isinstance(b, Given))
-        return number(alike == isinstance(op, ast.Eq | ast.Is), known=known, static=True)
+        return number(alike == isinstance(op, ast.Eq | ast.Is), known=known, static=known)
 
     def _attribute(self, node: ast.Attribute) -> Any:
         base = node.value
@@ -336,7 +349,7 @@ class Run:
     def _subscript(self, node: ast.Subscript, found: Any) -> Any:
         if isinstance(found, tuple):
             at, parts = self.value(node.slice), list[Any](found)  # pyright: ignore[reportUnknownArgumentType]
-            return tuple(parts[at]) if isinstance(at, slice) else _part(found, _integer(at, 0))
+            return tuple(parts[at]) if isinstance(at, slice) else blocks.part(found, blocks.integer(at, 0))
         if not isinstance(found, Block):
             return None
         entries = [self.value(e) for e in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
@@ -369,6 +382,8 @@ class Run:
         if isinstance(found, Jitted):
             return self.helper(called, found, args, keywords)
         made = result(called, lanewise=far)
+        if isinstance(made, Block) and name == "cdiv" and [*called.blocks()] == args:
+            made = self._rounded(node, CEILED, made, *args)
         if isinstance(made, Block) and name in ELEMENTWISE:
             self._together(node, made, *zip(node.args, args, strict=False))
         return made
@@ -426,7 +441,7 @@ class Run:
         return self.program.params[node.id]
 
     def axis(self, param: Param, node: ast.expr | None) -> int:
-        return _integer(None if node is None else self.value(node), 0) % max(len(param.shape.axes), 1)
+        return blocks.integer(None if node is None else self.value(node), 0) % max(len(param.shape.axes), 1)
 
     def _given(self, call: ast.Call, name: str) -> Arguments:
         """The arguments of a primitive, by name; `None` written out is the same as nothing."""
@@ -451,7 +466,8 @@ def _tile_id(run: Run, given: Arguments) -> Any:
             found.append(number(run.trial.rank if ranks else low, coordinate=ranks))
             continue
         begins = range(low, high, TILE)
-        begin = begins[0 if run.trial.which % len(SIZES) == 0 and len(begins) > 1 else -1]
+        first = run.trial.which % len(SIZES) == 0 if run.drawn.first is None else run.drawn.first
+        begin = begins[0 if first and len(begins) > 1 else -1]
         tile = run.trial.tile(param, k, var, begin, high)
         if var and run.drawn.half is not None and run.drawn.half[0] == var:
             begin = min(begin + TILE // 2 * run.drawn.half[1], tile.end - 1)
@@ -464,19 +480,22 @@ def _tile_id(run: Run, given: Arguments) -> Any:
 
 def _tile_load(run: Run, given: Arguments) -> Block:
     param = run.param(given["t"])
-    place = run.trial.place(param, run.agreed(run.value(given["tile"])) if "tile" in given else None)
+    index = run.value(given["tile"]) if "tile" in given else None
+    place = run.trial.place(param, index)
     other = run.agreed(run.value(given["other"])) if "other" in given else None
     filler = other.value[0] if isinstance(other, Block) and not other.rank else np.asarray(0)
     mark = np.zeros(place.lengths, np.int8)
     for e in place.entries:
-        run.agreed(e.at)
         mark = np.maximum(mark, np.where(place.along(e.at.marks, e) == IN, IN, PAST))
-    value = np.where(place.there, run.trial.data(param, place), filler)
+    odd = next((b.odd for b in flat(index) if b.odd is not None and len(b.value) > 1), None)
+    places = [place] if odd is None else [run.trial.place(param, blocks.row(index, k)) for k in (0, -1)]
+    value = np.stack(
+        [np.broadcast_to(np.where(p.there, run.trial.data(param, p), filler), place.lengths) for p in places]
+    )
     edges = tuple(e and replace(e, param=param.name, loaded=True) for e in place.edges)
     of = [e.at.taken for e in place.entries] + ([other.taken] if isinstance(other, Block) else [])
-    return Block(
-        value[None], mark if mark.any() else None, edges, True, bare=True, taken=frozenset[Together]().union(*of)
-    )
+    taken = frozenset[Together]().union(*of)
+    return Block(value, mark if mark.any() else None, edges, True, bare=True, odd=odd, taken=taken)
 
 
 def _tile_store(run: Run, given: Arguments) -> None:
@@ -574,17 +593,3 @@ _PRIMITIVES: Mapping[str, Callable[[Run, Arguments], Any]] = {
     "rank_of": _coordinate, "num_ranks": lambda _run, _given: number(RANKS),
     "acc_dtype": lambda _run, _given: "dtype", **dict.fromkeys(("pointer", "wait"), _from_outside),
 }  # fmt: skip
-
-
-def _holds(found: Any) -> bool:
-    return bool(found.value.any()) if isinstance(found, Block) else bool(found)
-
-
-def _part(found: Any, k: int) -> Any:
-    """An entry of a tuple, the last or the first if a rehearsal asks for one that it does not have; None: there are none."""
-    parts: Any = found
-    return parts[max(min(k, len(parts) - 1), -len(parts))] if isinstance(found, tuple) and parts else None
-
-
-def _integer(found: Any, default: int) -> int:
-    return int(found.number) if isinstance(found, Block) else default
