@@ -61,12 +61,12 @@ def banded(own: Any, rows: Any, out: Any, *, back: int, ahead: int, first: int) 
 
 @tilelink.program("S/R K, M K -> S/R K")
 def ever_fewer(own: Any, rows: Any, out: Any, *, ahead: int) -> None:
-    """For each of this rank's rows: the sum of `rows` before `ahead`, by a limit that moves on with tiles of at most 16."""
+    """For each of this rank's rows: the sum of `rows` before `ahead`, by a limit that moves on with tiles of at most 64."""
     s, k = tl.tile_id(out)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     for m in tl.tiles(rows, axis=0):
         tl.consumer_tile_wait(rows, (m, k))
-        limit = tl.minimum(tl.tile_begin(rows, m) + 16, ahead)
+        limit = tl.minimum(tl.tile_begin(rows, m) + 64, ahead)
         near = tl.tile_mask(rows, m, stop=limit)
         acc += tl.sum(tl.where(near[:, :, None], tl.tile_load(rows, (m, k)).to(tl.float32)[None, :, :], 0), 1)
     tl.tile_store(out, (s, k), acc + 0 * tl.tile_load(own, (s, k)))

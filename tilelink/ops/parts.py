@@ -57,6 +57,5 @@ def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int,
     make(partial[:rows])  # what lies behind is nobody's: the last ranks get it and give it away
     if ranks > 1:
         dist.reduce_scatter_tensor(own, partial, group=group)
-    return (
-        own if rows >= each * (rank + 1) else own[: max(0, rows - rank * each)]
-    )  # what is a view cannot be written to
+    mine = max(0, min(each, rows - rank * each))
+    return own if mine == each else own[:mine]  # torch lets nobody write to a view
