@@ -54,9 +54,7 @@ class Mixture:
 
         score, choice = torch.rand(tokens, K, generator=generator), ROUTINGS[routing](tokens)
         score[choice < 0] = float("nan")  # as a softmax leaves it of logits that are all masked
-        return Mixture(
-            random(tokens, H), choice, score, random(E, H, I), random(E, H, I), random(E, I, H)
-        )
+        return Mixture(random(tokens, H), choice, score, random(E, H, I), random(E, H, I), random(E, I, H))
 
     def rows(self, rank: int, ranks: int) -> tuple[T, T]:
         """(choice, expert) of each row, sorted by expert, then by token from this rank's first on, in a ring."""

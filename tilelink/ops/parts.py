@@ -35,8 +35,7 @@ def gathered(x: Any, group: Any, rows: int | None = None) -> Any:
     each = x.shape[0] if rows is None else -(-rows // ranks)
     part = x
     if x.shape[0] < each:  # libraries gather equal parts; whatever fills them up comes behind all rows
-        part = x.new_empty((each, *x.shape[1:]))
-        part[: x.shape[0]] = x
+        (part := x.new_empty((each, *x.shape[1:])))[: x.shape[0]] = x
     out = x.new_empty((each * ranks, *x.shape[1:]))
     dist.all_gather_into_tensor(out, part.contiguous(), group=group)
     return out[:rows]
