@@ -454,6 +454,10 @@ def soften(x: Any, out: Any) -> None:
         ("tl.tile_range(out, m) + (-shift) // 2 + 2", False),
         ("(tl.tile_load(order, m, other=-1) - 4) % 3", False),
         ("tl.tile_range(out, m) + (0, 0, 0)[shift - 1]", False),
+        ("(tl.tile_range(out, m) - 4 + tl.size(a, 0)) % tl.size(a, 0)", False),
+        ("tl.tile_range(out, m) + tl.cdiv(3 - tl.size(a, 0), 4)", True),
+        ("tl.tile_range(out, m) + (40 - tl.tile_end(out, m)) // 8", True),
+        ("tl.tile_range(out, m) + (1 - tl.rank()) % tl.num_ranks()", True),
     ],
 )
 def test_what_triton_rounds_otherwise_is_refused_where_it_is_another_number(position: str, refused: bool) -> None:
@@ -467,6 +471,45 @@ def test_what_triton_rounds_otherwise_is_refused_where_it_is_another_number(posi
             program()
     else:
         assert program()
+
+
+def test_an_index_and_a_limit_are_judged_by_what_comes_of_them() -> None:
+    body = """
+m = tl.tile_id(out)
+i = tl.tile_range(out, m)
+early = tl.where(i >= 3, tl.tile_load(a, (i - 3) // 2), 0.0)
+for k in tl.tiles(a, axis=0, start=(tl.tile_begin(out, m) - 5) // 4 * 4):
+    early += tl.sum(tl.tile_load(a, k), 0)
+tl.tile_store(out, m, early)
+"""
+    assert captured("M -> M", "a, out", body)
+
+
+@tilelink.program("M K -> M")
+def by_sign(x: Any, out: Any, *, sign: int = 1, mode: int = 0) -> None:
+    m = tl.tile_id(out)
+    if sign > 0:
+        least = tl.tile_load(x, m, other=float("-inf"))
+    else:
+        least = tl.tile_load(x, m, other=float("inf"))
+    total = tl.max(least * sign, 1)
+    if mode == 3:
+        for k in tl.tiles(x, axis=1):
+            total += tl.max(tl.tile_load(x, (m, k), other=float("-inf")), 1)
+    tl.tile_store(out, m, total)
+
+
+def test_a_side_is_rehearsed_with_constants_that_take_it() -> None:
+    x = torch.rand(6, 48)
+
+    @tilelink.operator("M K -> M", schedule={"by_sign": tilelink.sms(M=2, K=16)})
+    def of(x: Any, *, sign: int = 1, mode: int = 0) -> Any:
+        return by_sign(x, sign=sign, mode=mode)
+
+    torch.testing.assert_close(of([x], sign=-1)[0], -x.amin(1))
+    torch.testing.assert_close(of([x])[0], x.amax(1))
+    with pytest.raises(TilelinkError, match="TL336"):
+        of([x], mode=3)
 
 
 @tilelink.program("M K -> M")
