@@ -28,9 +28,9 @@ __all__ = ["Rehearsed", "is_new", "taken_together"]
 
 MANY = 18
 """Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""
-WALKED, LONGER, LONG = (0, 5), (16, 64), 37
+WALKED, LONGER, LONG = (0, 5), (64,), 37
 """Rehearsals that show whether what is stored hangs on the tiles of a walk; how long others are, and how long their axis is."""
-QUOTIENTS = (0, 1, 3, 6)
+QUOTIENTS = (1, 6)
 """Rehearsals that judge quotients."""
 MORE = 72
 """Rehearsals, at most, for sides of branches that others do not take, and near constants that positions are compared with."""
