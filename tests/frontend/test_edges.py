@@ -485,6 +485,9 @@ tl.tile_store(out, m, early)
     assert captured("M -> M", "a, out", body)
 
 
+MODE = 3
+
+
 @tilelink.program("M K -> M")
 def by_sign(x: Any, out: Any, *, sign: int = 1, mode: int = 0) -> None:
     m = tl.tile_id(out)
@@ -493,7 +496,7 @@ def by_sign(x: Any, out: Any, *, sign: int = 1, mode: int = 0) -> None:
     else:
         least = tl.tile_load(x, m, other=float("inf"))
     total = tl.max(least * sign, 1)
-    if mode == 3:
+    if mode == MODE:
         for k in tl.tiles(x, axis=1):
             total += tl.max(tl.tile_load(x, (m, k), other=float("-inf")), 1)
     tl.tile_store(out, m, total)
@@ -509,7 +512,7 @@ def test_a_side_is_rehearsed_with_constants_that_take_it() -> None:
     torch.testing.assert_close(of([x], sign=-1)[0], -x.amin(1))
     torch.testing.assert_close(of([x])[0], x.amax(1))
     with pytest.raises(TilelinkError, match="TL336"):
-        of([x], mode=3)
+        of([x], mode=MODE)
 
 
 @tilelink.program("M K -> M")
