@@ -491,9 +491,8 @@ MODE = 3
 @tilelink.program("M K -> M")
 def by_sign(x: Any, out: Any, *, sign: int = 1, mode: int = 0) -> None:
     m = tl.tile_id(out)
-    if sign > 0:
-        least = tl.tile_load(x, m, other=float("-inf"))
-    else:
+    least = tl.tile_load(x, m, other=float("-inf"))
+    if sign < 0:
         least = tl.tile_load(x, m, other=float("inf"))
     total = tl.max(least * sign, 1)
     if mode == MODE:
