@@ -50,11 +50,13 @@ class Drawn:
 
 @dataclass(slots=True)
 class Paths:
-    """Which sides of branches rehearsals have taken. `ways`: how the first one came to a branch, and by which sides."""
+    """Which sides of branches rehearsals have taken. `ways`: how the first one came to a branch, and by which sides. `known`:
+    what names stand for."""
 
     seen: dict[ast.AST, set[bool]] = field(default_factory=dict[ast.AST, set[bool]])
     ways: dict[ast.AST, tuple[Drawn, dict[ast.AST, bool]]] = field(default_factory=dict[Any, Any])
     tried: set[ast.AST] = field(default_factory=set[ast.AST])
+    known: dict[ast.AST, Any] = field(default_factory=dict[ast.AST, Any])
 
     def untaken(self) -> tuple[Drawn, dict[ast.AST, bool]] | None:
         """A way to a side that nobody has taken."""

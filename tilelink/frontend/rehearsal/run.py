@@ -276,7 +276,10 @@ class Run:
                 raise _Unread
 
     def _reference(self, node: ast.expr) -> Any:
-        return self.frame.scope.look_up(node, self.frame.locals)
+        known = self.paths.known
+        if node not in known:
+            known[node] = self.frame.scope.look_up(node, self.frame.locals)
+        return known[node]
 
     def _outer(self, node: ast.expr) -> Any:
         found = self._reference(node)
