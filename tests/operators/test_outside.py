@@ -30,7 +30,7 @@ class Config:
 
 class Box:
     def __init__(self, factor):
-        self.factor = factor
+        self.factor, self.around = factor, self
 
     def times(self, n):
         return n * self.factor
@@ -107,6 +107,9 @@ CHANGES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], None]]] = {
     "an object's": ({"body": "scaled(x, by=BOX.times(1))"}, lambda names: setattr(names["BOX"], "factor", 3)),
     "an entry of a table": ({"body": 'scaled(x, by=TABLE["factor"])'}, lambda names: names["TABLE"].update(factor=3)),
     "an object's that is handed on": ({"body": "scaled(x, by=held(BOX))"}, lambda names: setattr(names["BOX"], "factor", 3)),
+    "an object's that holds itself": (
+        {"body": "scaled(x, by=BOX.around.around.factor)"}, lambda names: setattr(names["BOX"], "factor", 3)
+    ),
     "an object's in a list": (
         {"body": "scaled(x, by=BOXES[0].factor)"}, lambda names: setattr(names["BOXES"][0], "factor", 3)
     ),

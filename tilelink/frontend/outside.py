@@ -45,7 +45,7 @@ class Found:
     of: object
     name: str
     value: object
-    shown: str | None = None
+    shown: tuple[object, ...] | None = None
     whole: bool = True
 
     @staticmethod
@@ -74,13 +74,28 @@ def _now(of: object, name: str) -> object:
     return getattr(of, name, GONE)
 
 
-def shown(value: Any) -> str | None:
+def shown(value: Any) -> tuple[object, ...] | None:
     """What is in a container, an array of numpy's or a tensor on the CPU of at most `SMALL` bytes, or an object of the user's.
     None: it is none of these, or more than one may ask for at each call."""
     if isinstance(value, PLAIN) or not _is_open(value):
         return None
-    leaves = [*islice(_leaves(value, DEPTH), LEAVES + 1)]
-    return None if len(leaves) > LEAVES else "\n".join(leaves)
+    leaves = (*islice(_leaves(value, DEPTH), LEAVES + 1),)
+    return None if len(leaves) > LEAVES else leaves
+
+
+class _Same:
+    """An object that is not looked into, and only equals itself; while this is kept nothing else has its place in memory."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: object) -> None:
+        self.of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.of is self.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
 
 
 def _is_open(value: Any) -> bool:
@@ -93,16 +108,16 @@ def _is_open(value: Any) -> bool:
     return kind.__module__ in _HOLDERS or not _of_library(kind) or isinstance(value, _GROWING)
 
 
-def _leaves(value: Any, depth: int) -> Iterator[str]:
+def _leaves(value: Any, depth: int) -> Iterator[object]:
     """The plain values in a value, each with where it is; of others that they are the same."""
     kind: type[Any] = value.__class__
-    number = getattr(value, "tolist", None)
+    scalar = kind.__module__ == "numpy" and kind.__name__ != "ndarray"
     if isinstance(value, (*PLAIN, bytes, bytearray)) or kind.__module__ == "tilelink.ir.schedule":
         yield repr(value)
-    elif depth and number is not None and (_is_open(value) or kind.__module__ == "numpy" != kind.__name__ != "ndarray"):
-        yield repr(number())
-    elif not depth or not _is_open(value):
-        yield str(id(value))
+    elif not scalar and (not depth or not _is_open(value)):
+        yield _Same(value)
+    elif hasattr(value, "tolist"):
+        yield repr(value.tolist())
     else:
         yield kind.__name__
         if isinstance(value, _GROWING) and not isinstance(value, dict):
@@ -115,7 +130,7 @@ def _leaves(value: Any, depth: int) -> Iterator[str]:
             inside += cast("dict[str, object]", getattr(cast("object", value), "__dict__", {})).items()
             inside += cast("dict[object, object]", value).items() if isinstance(value, dict) else ()
         for name, one in inside:
-            yield repr(name) if isinstance(name, PLAIN) else str(id(name))
+            yield repr(name) if isinstance(name, PLAIN) else _Same(name)
             yield from _leaves(one, depth - 1)
 
 
@@ -198,8 +213,8 @@ def _read(function: FunctionType, own: object) -> Iterator[Found]:
             if line.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"):
                 of = cells.get(line.argval) if "DEREF" in line.opname else function.__globals__
                 found = None if of is None else _looked_at(of, line.argval, then)
-            elif line.opname in _ATTRIBUTES and base is not GONE:
-                found = _attribute(base, line.argval, then)
+            elif line.opname in _ATTRIBUTES and base is not GONE and _is_noted(base, line.argval):
+                found = _looked_at(vars(base) if isinstance(base, ModuleType) else base, line.argval, then)
             elif code is function.__code__ and line.opname == "LOAD_FAST" and line.argval in code.co_varnames[:1]:
                 base = own
                 continue
@@ -213,7 +228,7 @@ def _read(function: FunctionType, own: object) -> Iterator[Found]:
 def _looked_at(of: object, name: str, then: dis.Instruction) -> Found:
     """What is found there; all of it may be read, unless `then` reads an attribute that is noted itself."""
     found = Found.at(of, name, whole=False)
-    noted = then.opname in _ATTRIBUTES and _attribute(found.value, then.argval, then) is not None
+    noted = then.opname in _ATTRIBUTES and _is_noted(found.value, then.argval)
     return found if noted else Found.at(of, name)
 
 
@@ -228,11 +243,8 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 
 
-def _attribute(of: object, name: str, then: dis.Instruction) -> Found | None:
-    """An attribute of a user's module, class or object; None: it is computed, or a library's."""
+def _is_noted(of: object, name: str) -> bool:
+    """Whether it is an attribute of a user's module, class or object, and not computed."""
     kind = of if isinstance(of, (ModuleType, type)) else type(of)
-    if isinstance(of, PLAIN) or (_of_library(kind) and getattr(kind, "__module__", "") not in _HOLDERS):
-        return None
-    if isinstance(getattr_static(of, name, None), property):
-        return None
-    return _looked_at(vars(of) if isinstance(of, ModuleType) else of, name, then)
+    library = _of_library(kind) and getattr(kind, "__module__", "") not in _HOLDERS
+    return not (library or isinstance(of, PLAIN) or isinstance(getattr_static(of, name, None), property))

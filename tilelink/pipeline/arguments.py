@@ -55,7 +55,8 @@ def exact(value: Any) -> object:
         return value
     if not isinstance(value, SCALAR):
         inside = shown(value)
-        return (kind, id(value) if kind.__hash__ is None else value) if inside is None else (kind, inside)
+        # Of what cannot be told apart nothing is kept.
+        return (kind, inside if inside is not None else object() if kind.__hash__ is None else value)
     # Zeros and NaN by what they are called, which takes longer.
     return (kind, value if kind is bool or (kind is float and value and value == value) else repr(value))
 

@@ -91,10 +91,9 @@ class Calls:
         of = facts(tensors, session)
         if outs:
             of += facts(outs, session)
-        if given:
-            of += [(name, exact(value)) for name, value in given.items()]
         key = None
         if not given or all(isinstance(v, SCALAR) for v in given.values()):
+            of += [(name, exact(value)) for name, value in given.items()]
             # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
             key = (self.operator.scheduled, len(outs), *of)
         prepared = session.prepared[self.operator.identity].get(key)
