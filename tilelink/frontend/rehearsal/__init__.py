@@ -101,7 +101,8 @@ def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iter
 def _numbers(program: Rehearsed) -> tuple[int, tuple[int, ...]]:
     """The greatest number that a program counts to, as in `tl.topk(x, 8)` or a loop, and those that it compares something with,
     or divides by."""
-    given = {c.name: c.default for c in program.constants if isinstance(c.default, int)}
+    constants = {c.name: program.given.get(c.name, c.default) for c in program.constants}
+    given = {name: value for name, value in constants.items() if isinstance(value, int)}
     counted, compared = {0}, set[int]()
     for node in ast.walk(program.source.node):
         parts: list[ast.expr] = []
