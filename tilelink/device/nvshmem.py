@@ -12,86 +12,14 @@ import triton.language as tl
 from triton.language import core
 
 from tilelink.device.fences import block_barrier
-from tilelink.device.ll import ll_load, ll_load_block, ll_pack, ll_store_block
-from tilelink.device.peer import (
-    CMP_EQ,
-    CMP_GE,
-    SIGNAL_ADD,
-    SIGNAL_SET,
-    async_load_fence,
-    async_store_quiet,
-    clock,
-    copy_block,
-    count,
-    is_last,
-    local_add,
-    local_set,
-    local_wait_until,
-    multiprocessor,
-    my_pe,
-    n_pes,
-    ring_doorbell,
-)
+from tilelink.device.peer import *  # noqa: F403 - the names are one set: what follows replaces those that reach other ranks
+from tilelink.device.peer import CMP_GE, SIGNAL_ADD, SIGNAL_SET, my_pe, n_pes
 from tilelink.device.peer import signal_wait_each as _poll_each
 from tilelink.device.peer import signal_wait_until as _poll
-from tilelink.device.raw import consume_token, wait
-from tilelink.device.watch import (
-    SYSTEM,
-    check,
-    check_below,
-    ll_load_block_within,
-    ll_load_within,
-    local_wait_within,
-)
+from tilelink.device.watch import SYSTEM
 from tilelink.device.watch import wait_at_least as _poll_within
 
-__all__ = [
-    "CMP_EQ",
-    "CMP_GE",
-    "SIGNAL_ADD",
-    "SIGNAL_SET",
-    "async_load_fence",
-    "async_store_quiet",
-    "barrier_all",
-    "check",
-    "check_below",
-    "clock",
-    "consume_token",
-    "copy_block",
-    "count",
-    "fence",
-    "getmem_nbi_block",
-    "is_last",
-    "ll_load",
-    "ll_load_block",
-    "ll_load_block_within",
-    "ll_load_within",
-    "ll_pack",
-    "ll_store_block",
-    "local_add",
-    "local_set",
-    "local_wait_until",
-    "local_wait_within",
-    "multiprocessor",
-    "my_pe",
-    "n_pes",
-    "notify",
-    "ptr",
-    "putmem_nbi_block",
-    "putmem_signal_nbi_block",
-    "quiet",
-    "ring_doorbell",
-    "signal_all",
-    "signal_op",
-    "signal_wait_each",
-    "signal_wait_until",
-    "signal_wait_within",
-    "symm_at",
-    "wait",
-]
-
 _LIBRARY = "libnvshmem_device"
-
 
 CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "nvshmem_ptr": ((core.int64, core.int32), core.int64),
@@ -110,51 +38,27 @@ CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
 without a result."""
 
 
-def _call(symbol: str, args: list[Any], semantic: Any) -> Any:
+def _extern(symbol: str) -> Any:
     """A call in every thread."""
     types, result = CALLS[symbol]
-    typed = [core.cast(a, t, _semantic=semantic) for a, t in zip(args, types, strict=True)]
-    return core.extern_elementwise(_LIBRARY, "", typed, {types: (symbol, result)}, is_pure=False, _semantic=semantic)
+
+    @core.extern
+    def call(*args: Any, _semantic: Any = None) -> Any:
+        typed = [core.cast(a, t, _semantic=_semantic) for a, t in zip(args, types, strict=True)]
+        named = {types: (symbol, result)}
+        return core.extern_elementwise(_LIBRARY, "", typed, named, is_pure=False, _semantic=_semantic)
+
+    return call
 
 
-@core.extern
-def _ptr(p: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmem_ptr", [p, pe], _semantic)
-
-
-@core.extern
-def _put(dst: Any, src: Any, nbytes: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmemx_putmem_nbi_block", [dst, src, nbytes, pe], _semantic)
-
-
-@core.extern
-def _get(dst: Any, src: Any, nbytes: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmemx_getmem_nbi_block", [dst, src, nbytes, pe], _semantic)
-
-
-@core.extern
-def _put_signal(dst: Any, src: Any, nbytes: Any, flag: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmemx_putmem_signal_nbi_block", [dst, src, nbytes, flag, value, op, pe], _semantic)
-
-
-@core.extern
-def _signal(flag: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmemx_signal_op", [flag, value, op, pe], _semantic)
-
-
-@core.extern
-def _wait(flag: Any, cmp: Any, value: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmem_signal_wait_until", [flag, cmp, value], _semantic)
-
-
-@core.extern
-def _fence(_semantic: Any = None) -> Any:
-    return _call("nvshmem_fence", [], _semantic)
-
-
-@core.extern
-def _quiet(_semantic: Any = None) -> Any:
-    return _call("nvshmem_quiet", [], _semantic)
+_ptr = _extern("nvshmem_ptr")
+_put = _extern("nvshmemx_putmem_nbi_block")
+_get = _extern("nvshmemx_getmem_nbi_block")
+_put_signal = _extern("nvshmemx_putmem_signal_nbi_block")
+_signal = _extern("nvshmemx_signal_op")
+_wait = _extern("nvshmem_signal_wait_until")
+_fence = _extern("nvshmem_fence")
+_quiet = _extern("nvshmem_quiet")
 
 
 @triton.jit
