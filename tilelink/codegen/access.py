@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilelink.codegen.scope import Scope, TileNames
-from tilelink.codegen.text import Lines, atom
+from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import For, If, Op, Read, Write
@@ -77,18 +77,14 @@ def mask_of(tile: TileNames) -> str | None:
     return None if tile.whole else tile.inside
 
 
-def lane_lines(lines: Lines, tile: TileNames, named: set[str]) -> None:
-    """The lanes and the mask of a tile, where lines name them."""
-    if named & {tile.at, tile.inside}:
-        start = f"{tile.begin} + " if tile.begin != "0" else ""
-        lines.add(f"{tile.at} = {start}tl.arange(0, {tile.extent})")
-    if tile.inside in named:
-        lines.add(f"{tile.inside} = {tile.at} < {tile.end}")
-    if tile.pairs in named:
-        half = tile.extent // 2
-        start = f"tl.multiple_of({tile.begin} // 2, {half}) + " if tile.begin != "0" else ""
-        lines.add(f"{tile.pairs} = {start}tl.arange(0, {half})")
-        lines.add(f"{tile.pairs_inside} = {tile.pairs} < {tile.pairs_end}")
+def lane_lines(scope: Scope, tile: TileNames) -> None:
+    """The lanes and the masks of a tile."""
+    at_zero, half = tile.begin == "0", tile.extent // 2
+    scope.offer(tile.at, f"{'' if at_zero else f'{tile.begin} + '}tl.arange(0, {tile.extent})")
+    scope.offer(tile.inside, f"{tile.at} < {tile.end}")
+    start = "" if at_zero else f"tl.multiple_of({tile.begin} // 2, {half}) + "
+    scope.offer(tile.pairs, f"{start}tl.arange(0, {half})")
+    scope.offer(tile.pairs_inside, f"{tile.pairs} < {tile.pairs_end}")
 
 
 @dataclass(frozen=True, slots=True)

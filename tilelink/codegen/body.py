@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tilelink.codegen import access, memory, ops, signals
 from tilelink.codegen.names import bound_in
 from tilelink.codegen.scope import TRITON_DTYPES, Scope, TileNames
-from tilelink.codegen.text import Lines, atom, words
+from tilelink.codegen.text import Lines, atom
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
@@ -160,13 +160,12 @@ def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, h
     """One loop over tiles, `begin`: what says where they begin, if the loop's head does not. None, if it would do nothing."""
     if not body.rows:
         return
-    grid, lines, named = names.grid, scope.lines, words(body.rows)
+    grid, lines = names.grid, scope.lines
     with lines.block(head, op.loc):
         for line in begin:
             lines.add(line)
-        if named & {names.end, names.inside}:
-            lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, F.SUMMAND)}, {high})")
-        access.lane_lines(lines, names, named)
+        scope.offer(names.end, f"tl.minimum({names.begin} + {scope.text(grid.step, F.SUMMAND)}, {high})")
+        access.lane_lines(scope, names)
         lines.extend(body)
 
 

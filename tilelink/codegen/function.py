@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.codegen import access
-from tilelink.codegen.names import read_names
 from tilelink.codegen.scope import Scope, TileNames
-from tilelink.codegen.text import Lines, Row, words
+from tilelink.codegen.text import Row, words
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
@@ -47,16 +46,15 @@ class Function:
 
 def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
     """The function with its definitions at the head and every kernel argument it needs."""
-    head, tables = Lines(), _segments(scope)
-    for definition, text in scope.formulas.definitions():
-        head.add(f"{definition} = {text}")
-    head.extend(tables)
-    for tile in scope.wholes.values():
-        access.lane_lines(head, tile, words(scope.lines.rows))
-    for const, value in scope.step.step.constants:
-        if not isinstance(value, float):
-            head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
-    rows = (*head.rows, *scope.lines.rows)
+    with scope.apart() as head:
+        _segments(scope)
+        for tile in scope.wholes.values():
+            access.lane_lines(scope, tile)
+        for const, value in scope.step.step.constants:
+            if not isinstance(value, float):
+                head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
+    definitions = [(0, f"{name} = {text}", None) for name, text in scope.formulas.definitions()]
+    rows = scope.needed([*definitions, *head.rows, *scope.lines.rows])
     return Function(name, leading, arguments(scope, rows), rows, scope.stored_async)
 
 
@@ -101,33 +99,26 @@ def order_lines(scope: Scope) -> None:
     step = scope.step
     if step.order:
         scope.lines.say(f"the tile of this turn, in order {as_written(step.order_said)}")
-    asked = {
-        n for f in (*(begin for _, begin, _ in scope.part.tiles), *dict(step.order).values()) for n in F.symbols(f)
-    }
     for name, value in step.order:
         if name == "sorted_t":
             scope.arg(Arg(scope.naming.given[order_of(step.path)], "order", step.path))
-        if name in asked:
-            scope.lines.add(f"{scope.text(Sym(name))} = {scope.text(value)}")
+        scope.offer(scope.text(Sym(name)), scope.text(value))
 
 
-def tile_lines(scope: Scope, tiles: dict[str, TileNames], body: Lines) -> Lines:
-    """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
-    lines, read, named = Lines(), read_names(scope.body), words((*scope.lines.rows, *body.rows))
-    kept, scope.tiles = scope.tiles, tiles
+def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> None:
+    """Begin, end, lanes and masks of the domain's tiles."""
+    lines, kept, scope.tiles = scope.lines, scope.tiles, tiles
     for var, begin, end in scope.part.tiles:
         names, index = tiles[var], _index(begin)
         if names.grid.table is not None and index is not None:
-            _tile_of_segment(scope, lines, index, names)
+            _tile_of_segment(scope, index, names)
         elif index is not None and not names.grid.unit:
             lines.add(f"{names.begin} = {scope.text(begin)}")
-            if named & {names.end, names.inside}:
-                lines.add(f"{names.end} = {scope.text(end)}")
-        access.lane_lines(lines, names, named)
-        if var in read and not names.grid.unit:
-            lines.add(f"{scope.local(var)} = {names.begin}")  # an axis that is walked singly: a tile is no number
+            scope.offer(names.end, scope.text(end))
+        access.lane_lines(scope, names)
+        if not names.grid.unit:
+            scope.offer(scope.local(var), names.begin)  # an axis that is walked singly: a tile is no number
     scope.tiles = kept
-    return lines
 
 
 def _index(begin: F.Formula) -> str | None:
@@ -136,9 +127,9 @@ def _index(begin: F.Formula) -> str | None:
 
 
 # --------------------------------------------------------------------- tiles of axes that an offsets table splits at run time
-def _segments(scope: Scope) -> Lines:
+def _segments(scope: Scope) -> None:
     """How many tiles each segment of a run-time split has."""
-    lines = Lines()
+    lines = scope.lines
     for g in (g for g in scope.step.grid if g.table is not None):
         assert g.table is not None
         table = scope.tensor(g.table)
@@ -160,11 +151,10 @@ def _segments(scope: Scope) -> Lines:
         if not across(scope.step.order_said):
             lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
         lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
-    return lines
 
 
-def _tile_of_segment(scope: Scope, lines: Lines, index: str, names: TileNames) -> None:
-    g = names.grid
+def _tile_of_segment(scope: Scope, index: str, names: TileNames) -> None:
+    g, lines = names.grid, scope.lines
     assert g.table is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
     name, segment = g.var or g.dim, names.segment

@@ -122,11 +122,6 @@ def bound_in(body: tuple[Op, ...]) -> set[str]:
     return {n for op in walk(body) for n in bound(op)}
 
 
-def read_names(body: tuple[Op, ...]) -> set[str]:
-    """Every name that expressions of these ops read."""
-    return {n for op in walk(body) for e in expressions(op) for n in e.names}
-
-
 def expressions(op: Op) -> Iterator[Expr]:
     """Those of an op, of its body none."""
     for value in (getattr(op, f.name) for f in fields(op)):

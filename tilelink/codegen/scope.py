@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilelink.codegen.names import TABLE, Naming, names_of
-from tilelink.codegen.text import Formulas, Lines, Names, atom
+from tilelink.codegen.text import Formulas, Lines, Names, Row, atom, words
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
@@ -143,6 +143,7 @@ class Scope(File):
     formulas: Formulas = field(default_factory=Formulas)
     lines: Lines = field(default_factory=Lines)
     names: Names = field(default_factory=lambda: Names(set()))
+    offered: set[str] = field(default_factory=set[str])
     async_tensors: set[str] = field(default_factory=set[str])
     stored_async: bool = False
     loc: Loc | None = None
@@ -194,6 +195,21 @@ class Scope(File):
         known = dict(self.known)
         yield
         self.known = known
+
+    def offer(self, name: str, text: str) -> None:
+        """Give a value this name, if a line behind reads it."""
+        self.offered.add(name)
+        self.lines.add(f"{name} = {text}")
+
+    def needed(self, rows: list[Row]) -> tuple[Row, ...]:
+        """The lines of a function without those of names that are offered and not read."""
+        found, read = list[Row](), set[str]()
+        for row in reversed(rows):
+            name = row[1].partition(" = ")[0]
+            if name not in self.offered or name in read:
+                read = (read - {name}) | words([(0, row[1].removeprefix(f"{name} = "), None)])
+                found.append(row)
+        return tuple(reversed(found))
 
     def named(self, wish: str, text: str) -> str:
         """Give a value a name of its own, here."""

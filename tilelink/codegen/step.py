@@ -48,7 +48,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     outer.add(f"for t in {f'tl.range({span}, flatten=True)' if flattens else f'range({span})'}:", scope.tile_loc)
     outer.depth = 1
     order_lines(scope)
-    outer.extend(tile_lines(scope, tiles, inner))
+    tile_lines(scope, tiles)
     with scope.under(scope.part.tests):
         outer.extend(inner)
         # A notify may end in a branch of its own, inside the SHMEM function.
@@ -170,7 +170,7 @@ def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], l
     if FIRST_SUBTILE in named:
         leading.append(FIRST_SUBTILE if step.deferred else f"{FIRST_SUBTILE}: tl.constexpr")
     for names in tiles:
-        access.lane_lines(scope.lines, names, named)
+        access.lane_lines(scope, names)
     scope.lines.extend(inner)
     function = close(scope, scope.naming.functions[step.path], tuple(leading))
     # What the function's formulas name has to reach it through the host.
@@ -216,7 +216,7 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
         if step.subtiles > 1:
             outer.add(f"{subtile} = {taken} % {step.subtiles}")
         order_lines(scope)
-        outer.extend(tile_lines(scope, tiles, inner))
+        tile_lines(scope, tiles)
         outer.extend(inner)
         if flag is not None:
             outer.add(f"{waited} = {scope.text(flag)}")
@@ -230,7 +230,7 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
 
 def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
     """The mainloop's tile, or the subtile of it, which is the scope's tile from here on, from memory."""
-    lines, loc, columns = scope.lines, step.step.program.loc, None
+    lines, loc = scope.lines, step.step.program.loc
     signals.wait_until(scope, _flag(scope, step), signals.call_number(scope), "made", step.path, loc, remote=False)
     if step.subtiles > 1:
         grid = scope.step.grid[scope.step.columns]
@@ -238,16 +238,13 @@ def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
         columns = access.tile_names(scope, grid.var or "", replace(grid, tile=width))
         lines.add(f"{columns.begin} = {whole.begin} + {subtile} * {width}", loc)
         lines.add(f"{columns.end} = tl.minimum({columns.begin} + {width}, {whole.end})", loc)
+        access.lane_lines(scope, columns)
     own = (op for op in walk(scope.body) if isinstance(op, Store) and op.to == "own")
     stored = {scope.declared(op.param).name: op for op in own}
-    with scope.apart() as loads:
-        for name in dict.fromkeys(scope.plan.wiring.moved_from(tensor, stored) for tensor in step.forwarded):
-            where, mask = access.address_of(scope, scope.tensor(name), stored[name])
-            held = scope.forwarded[name] = scope.names.fresh(f"{name}_tile")
-            scope.lines.add(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})", loc)
-    if columns is not None:
-        access.lane_lines(lines, columns, words(loads.rows))
-    lines.extend(loads)
+    for name in dict.fromkeys(scope.plan.wiring.moved_from(tensor, stored) for tensor in step.forwarded):
+        where, mask = access.address_of(scope, scope.tensor(name), stored[name])
+        held = scope.forwarded[name] = scope.names.fresh(f"{name}_tile")
+        lines.add(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})", loc)
 
 
 def _flag_awaited(scope: Scope, step: StepPlan) -> Formula | None:
