@@ -8,8 +8,9 @@ fused function, which is not written down once more inside them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 from tilelink.codegen.function import Function
@@ -36,7 +37,7 @@ def traced_kernel(
     found = dict(functions)
     bodies = {name: _Body(functions, role) for name, role in roots.items()}
     for name, body in bodies.items():
-        body.head, inner, body.tail = _split([*functions[name].lines], DRAWN_LOOP if body.role.drawn else TILE_LOOP)
+        body.head, inner, body.tail = _split(functions[name].lines, DRAWN_LOOP if body.role.drawn else TILE_LOOP)
         body.rows = body.timed(inner, body.role.function)
         for part, made in body.parts.items():
             f = functions[part]
@@ -69,57 +70,55 @@ class _Body:
     role: TraceRole
     slots: int = 2
     sites: list[TraceSite] = field(default_factory=list[TraceSite])
-    head: list[Row] = field(default_factory=list[Row])
-    rows: list[Row] = field(default_factory=list[Row])
-    tail: list[Row] = field(default_factory=list[Row])
+    head: Sequence[Row] = ()
+    rows: Sequence[Row] = ()
+    tail: Sequence[Row] = ()
     parts: dict[str, _Part] = field(default_factory=dict[str, _Part])
 
-    def timed(self, rows: list[Row], function: str) -> list[Row]:
+    def timed(self, rows: Sequence[Row], function: str) -> list[Row]:
         """Lines with clocks around each wait, or each loop of nothing but waits, and each call of a fused function."""
-        least = min((depth for depth, _, _ in rows), default=0)
-        before: dict[int, list[str]] = {}
-        after: dict[int, tuple[int, list[str]]] = {}
-        called: dict[int, str] = {}
-        totals: list[int] = []
-        done = -1
-        for k, (depth, text, loc) in enumerate(rows):
-            call = CALL.match(text)
+        totals, depth = list[int](), rows[0][0] if rows else 0
+        inner = [*self._timed(rows, function, totals)]
+        begin = [(depth, f"trace_waits_{slot} = tl.full((), 0, tl.int64)", None) for slot in totals]
+        end = [(depth, f"tl.store(trace_tile + {slot + 1}, trace_waits_{slot})", None) for slot in totals]
+        return [*begin, *inner, *end]
+
+    def _timed(self, rows: Sequence[Row], function: str, totals: list[int], *, looped: bool = False) -> Iterator[Row]:
+        """`totals`: takes up the slots of what is waited for in a loop, as `looped` says of these lines."""
+        for stanza in _stanzas(rows):
+            (depth, text, loc), *under = stanza
+            call, waits = CALL.match(text), [row for row in stanza if WAIT.match(row[1])]
+            idle = WAIT.match(text) or (text.startswith("for ") and all(QUIET.match(line) for _, line, _ in under))
             if call and self.role.drawn and call[1] == self.role.function:
-                called[k] = f"({self._called(call[1])}, "
+                yield depth, self._called(call), loc
             elif call and call[1] in self.functions:
                 slot = self._site("part", call[1], loc)
-                called[k] = f"({self._called(call[1])}, "
-                before[k], after[k] = [_store(slot)], (depth, [_store(slot + 1)])
-            elif WAIT.match(text) and k > done:
-                first, done = _region(rows, k)
-                if any(rows[h][1].startswith(("for ", "while ")) for h in _heads(rows, first)):
-                    slot = self._site("waits", function, loc)
-                    totals.append(slot)
-                    before[first] = [f"trace_from_{slot} = shmem.clock()"]
-                    after[done] = rows[first][0], [f"trace_waits_{slot} += shmem.clock() - trace_from_{slot}"]
-                else:
-                    slot = self._site("wait", function, loc)
-                    before[first], after[done] = [_store(slot)], (rows[first][0], [_store(slot + 1)])
-        out: list[Row] = [(least, f"trace_waits_{s} = tl.full((), 0, tl.int64)", None) for s in totals]
-        for k, (depth, text, loc) in enumerate(rows):
-            out += [(depth, line, None) for line in before.get(k, [])]
-            out.append((depth, text.replace("(", called[k], 1) if k in called else text, loc))
-            at, lines = after.get(k, (0, []))
-            out += [(at, line, None) for line in lines]
-        return [*out, *((least, f"tl.store(trace_tile + {s + 1}, trace_waits_{s})", None) for s in totals)]
+                yield from _between(depth, _store(slot), [(depth, self._called(call), loc)], _store(slot + 1))
+            elif not waits or not idle:
+                yield stanza[0]
+                yield from self._timed(under, function, totals, looped=looped or text.startswith(("for ", "while ")))
+            elif looped:
+                slot = self._site("waits", function, waits[0][2])
+                totals.append(slot)
+                more = f"trace_waits_{slot} += shmem.clock() - trace_from_{slot}"
+                yield from _between(depth, f"trace_from_{slot} = shmem.clock()", stanza, more)
+            else:
+                slot = self._site("wait", function, waits[0][2])
+                yield from _between(depth, _store(slot), stanza, _store(slot + 1))
 
-    def _called(self, function: str) -> str:
-        """Where a call of a fused function writes: a second call of the same writes behind the first."""
+    def _called(self, call: re.Match[str]) -> str:
+        """A call of a fused function with where it writes: a second call of the same writes behind the first."""
+        function, rest = call[1], call.string[call.end() :]
         made = self.parts.get(function)
         if made is None:
             first, sites = self.slots, len(self.sites)
-            rows = self.timed([*self.functions[function].lines], function)
+            rows = self.timed(self.functions[function].lines, function)
             self.parts[function] = _Part(tuple(rows), first, self.slots, tuple(self.sites[sites:]))
-            return "trace_tile"
+            return f"{call[0]}trace_tile, {rest}"
         shift = self.slots - made.first
         self.sites += [replace(s, slot=s.slot + shift) for s in made.sites]
         self.slots += made.end - made.first
-        return f"trace_tile + {shift}"
+        return f"{call[0]}trace_tile + {shift}, {rest}"
 
     def _site(self, what: Literal["wait", "waits", "part"], function: str, loc: Loc | None) -> int:
         slot, self.slots = self.slots, self.slots + 2
@@ -151,35 +150,23 @@ def _store(slot: int) -> str:
     return f"tl.store(trace_tile{f' + {slot}' if slot else ''}, shmem.clock())"
 
 
-def _split(rows: list[Row], loop: re.Pattern[str]) -> tuple[list[Row], list[Row], list[Row]]:
+def _between(depth: int, before: str, rows: Sequence[Row], after: str) -> Iterator[Row]:
+    yield depth, before, None
+    yield from rows
+    yield depth, after, None
+
+
+def _stanzas(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Each line of the first one's depth with those that stand under it."""
+    heads = [k for k, (depth, _, _) in enumerate(rows) if depth == rows[0][0]]
+    return (rows[k:end] for k, end in pairwise([*heads, len(rows)]))
+
+
+def _split(rows: Sequence[Row], loop: re.Pattern[str]) -> tuple[Sequence[Row], Sequence[Row], Sequence[Row]]:
     """The lines up to the loop over tiles, its own the last of them; its body; and what follows. Without a loop all is body."""
-    for k, (depth, text, _) in enumerate(rows):
-        if depth == 0 and loop.match(text):
-            end = next((j for j in range(k + 1, len(rows)) if rows[j][1] and rows[j][0] == 0), len(rows))
-            return rows[: k + 1], rows[k + 1 : end], rows[end:]
+    end = 0
+    for stanza in _stanzas(rows):
+        first, end = end + 1, end + len(stanza)
+        if loop.match(stanza[0][1]):
+            return rows[:first], rows[first:end], rows[end:]
     return [], rows, []
-
-
-def _heads(rows: list[Row], k: int) -> list[int]:
-    """The lines whose blocks line `k` is in, the innermost first."""
-    found: list[int] = []
-    depth = rows[k][0]
-    for h in range(k - 1, -1, -1):
-        if rows[h][1] and rows[h][0] < depth:
-            found.append(h)
-            depth = rows[h][0]
-    return found
-
-
-def _region(rows: list[Row], k: int) -> tuple[int, int]:
-    """First and last line of the wait at `k` with the loops around it that do nothing but wait."""
-    first = last = k
-    for head in _heads(rows, k):
-        end = head + 1
-        while end < len(rows) and (not rows[end][1] or rows[end][0] > rows[head][0]):
-            end += 1
-        if not all(QUIET.match(text) for _, text, _ in rows[head + 1 : end] if text):
-            break
-        if rows[head][1].startswith("for "):
-            first, last = head, end - 1
-    return first, last
