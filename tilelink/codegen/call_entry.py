@@ -168,7 +168,7 @@ def _all_totals(scope: Scope) -> None:
 def _single(file: File) -> Scope:
     """A scope of no step: tensors and sizes have their names, and no program is in the way."""
     scope = open_scope(file, file.plan.steps[0])
-    scope.names = Names({*scope.naming.fixed, *scope.naming.parameters, *scope.formulas.names.values()})
+    scope.names = Names({*scope.naming.taken, *scope.formulas.names.values()})
     return scope
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
+from tilelink.codegen.text import Names
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan, order_of
 from tilelink.ir.program import Expr, Op, TileProgram, bound, walk
@@ -43,14 +44,19 @@ class Naming:
         """Of tensors and sizes."""
         return {*self.tensors.values(), *self.sizes.values()}
 
+    @property
+    def taken(self) -> set[str]:
+        """All that no function may call anything else."""
+        return {*self.fixed, *self.parameters, *self.given.values()}
+
     def argument(self, name: str) -> str:
         """The name of a kernel argument that is neither a tensor nor a size."""
-        return _evading(name, self.parameters | (self.fixed - self.own), "_")
+        return Names(self.parameters | (self.fixed - self.own)).fresh(name, "_")
 
     def evading(self, step: StepPlan, more: frozenset[str]) -> frozenset[str]:
         """The names of a step's program that something else in its function has; `more`: what its caller passes."""
         tables = {self.tensors[g.table] for g in (*step.grid, *step.loops) if g.table is not None}
-        taken = {*self.fixed, *self.parameters, *self.given.values(), *more}
+        taken = self.taken | more
         taken |= {f"{t}_{x}" for t in tables for x in TABLE}
         patterns = (PLANNED, _derived(self.parameters, _OF_TENSOR), _derived({*self.functions.values()}, _OF_STEP))
         names = names_of(step.step.program)
@@ -66,50 +72,33 @@ TABLE = ("lane", "pieces", "last", "tiles", "fine")
 
 
 def naming_of(plan: Plan) -> Naming:
-    tensors, sizes, kernels = (
-        [t.name for t in plan.wiring.tensors],
-        [*plan.wiring.sizes],
-        {k.name for k in plan.kernels},
-    )
-    # Constants and helpers of the users' modules keep their names.
-    programs = [s.step.program for s in plan.steps]
-    users = {n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers])}
-    functions = _functions(plan, {*OF_EVERY_FILE, *OF_EVERY_FUNCTION, *users, *kernels, *sizes, *tensors})
     # Where there are several axes of ranks, functions have for each this rank's coordinate, how many there are, and where.
     axes = plan.wiring.axes if len(plan.wiring.axes) > 1 else ()
     own = OF_EVERY_FUNCTION | {n for a in axes for n in (rank_along(a).name, ranks_along(a).name, f"{a}_ctx")}
-    fixed = OF_EVERY_FILE | own | users | kernels | {*functions.values()}
-    drivers: dict[str, str] = {}
-    for s in (s for s in plan.steps if s.deferred):
-        taken = {*fixed, *sizes, *tensors, *drivers.values()}
-        drivers[s.path] = _evading(f"{s.path.replace('.', '_')}_behind", taken, "_step")
-    fixed |= {*drivers.values()}
-    named = _distinct(tensors, fixed, "_tensor")
-    sized = _distinct(sizes, {*fixed, *named.values()}, "_size")
-    given = _given(plan, functions, {*fixed, *named.values(), *sized.values()})
-    return Naming(functions, drivers, named, sized, given, fixed, own)
-
-
-def _functions(plan: Plan, taken: set[str]) -> dict[str, str]:
-    """Step path -> function. A kernel of one role is that role's function."""
-    out = {k.roles[0][0]: k.name for k in plan.kernels if len(k.roles) == 1}
+    # Constants and helpers of the users' modules keep their names.
+    programs = [s.step.program for s in plan.steps]
+    users = {n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers])}
+    fixed = OF_EVERY_FILE | own | users | {k.name for k in plan.kernels}
+    names = Names({*fixed, *_PYTHON})
+    tensors = {t.name: names.fresh(t.name, "_tensor") for t in plan.wiring.tensors}
+    sizes = {name: names.fresh(name, "_size") for name in plan.wiring.sizes}
+    # A kernel of one role is that role's function.
+    functions = {k.roles[0][0]: k.name for k in plan.kernels if len(k.roles) == 1}
+    drivers, given = dict[str, str](), dict[str, str]()
     for s in plan.steps:
-        if s.path not in out:
-            out[s.path] = _evading(s.path.replace(".", "_"), taken, "_step")
-            taken.add(out[s.path])
-    return out
-
-
-def _given(plan: Plan, functions: dict[str, str], taken: set[str]) -> dict[str, str]:
-    """As of `Naming`. Steps of one kernel share its parameters, so that none of these has the name of another."""
-    out: dict[str, str] = {}
+        called = s.path.replace(".", "_")
+        if s.path not in functions:
+            functions[s.path] = names.fresh(called, "_step")
+        if s.deferred:
+            drivers[s.path] = names.fresh(f"{called}_behind", "_step")
     for s in plan.steps:
-        wishes = {f"{s.path}.{n}": f"{functions[s.path]}_{n}" for n, v in s.step.constants if isinstance(v, float)}
+        # Steps of one kernel share its parameters, so that none of these has the name of another.
+        for name in (name for name, value in s.step.constants if isinstance(value, float)):
+            given[f"{s.path}.{name}"] = names.fresh(f"{functions[s.path]}_{name}", "_")
         if s.sort_key is not None:
-            wishes[order_of(s.path)] = f"{functions[s.path]}_order"
-        for key, wish in wishes.items():
-            out[key] = _evading(wish, taken | {*out.values()}, "_")
-    return out
+            given[order_of(s.path)] = names.fresh(f"{functions[s.path]}_order", "_")
+    fixed |= {*functions.values(), *drivers.values()}
+    return Naming(functions, drivers, tensors, sizes, given, fixed, own)
 
 
 def names_of(program: TileProgram) -> set[str]:
@@ -128,18 +117,3 @@ def expressions(op: Op) -> Iterator[Expr]:
         several = cast("tuple[Any, ...]", value if isinstance(value, tuple) else (value,))
         found = (getattr(one, "expr", one) for one in several)
         yield from (expr for expr in found if isinstance(expr, Expr))
-
-
-def _distinct(names: list[str], taken: set[str] | frozenset[str], suffix: str) -> dict[str, str]:
-    """Each name as it is or, where it is taken, with suffixes that give none of the others."""
-    out: dict[str, str] = {}
-    for name in names:
-        others = {n for n in names if n != name} | set(out.values())
-        out[name] = name if name == _evading(name, taken, suffix) else _evading(name + suffix, others | taken, suffix)
-    return out
-
-
-def _evading(name: str, taken: set[str] | frozenset[str], suffix: str) -> str:
-    while name in taken or name in _PYTHON or PLANNED.fullmatch(name):
-        name += suffix
-    return name

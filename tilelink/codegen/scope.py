@@ -331,8 +331,7 @@ class Scope(File):
 def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset()) -> Scope:
     """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
     naming = file.naming
-    taken = {*naming.fixed, *naming.parameters, *naming.given.values()}
-    names = Names({*taken, *passed, *names_of(step.step.program)})
+    names = Names(naming.taken | passed | names_of(step.step.program))
     scope = Scope(file.plan, file.lowered, file.reports, file.naming, step, names=names)
     scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m} | naming.given
     for name in sorted(naming.evading(step, passed)):

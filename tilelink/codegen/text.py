@@ -12,6 +12,7 @@ from typing import TypeAlias
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
+from tilelink.ir.kernel import PLANNED
 
 COMMENT = "#"
 Row: TypeAlias = "tuple[int, str, Loc | None]"
@@ -62,12 +63,13 @@ class Names:
 
     taken: set[str]
 
-    def fresh(self, base: str) -> str:
+    def fresh(self, base: str, suffix: str = "") -> str:
+        """`suffix`: what tells it apart from those that are taken; else numbers do."""
         name = base if base.isidentifier() and not keyword.iskeyword(base) else "v_" + base
         candidate, n = name, 1
-        while candidate in self.taken:
+        while candidate in self.taken or PLANNED.fullmatch(candidate):
             n += 1
-            candidate = f"{name}_{n}"
+            candidate = candidate + suffix if suffix else f"{name}_{n}"
         self.taken.add(candidate)
         return candidate
 
