@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import For, If, Op, Read, Write
+from tilelink.ir.lowered import If, Op, Read, Write, walk
 from tilelink.ir.partition import GridAxis, extent, held
 from tilelink.ir.plan import LL_DATA
 from tilelink.ir.program import At, Expr, Gather, IndexEntry, Load, OfTile, Store, Whole
@@ -19,16 +18,8 @@ from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 Entries: TypeAlias = "Sequence[tuple[ViewAxis, IndexEntry]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One stored axis of an access: its position, whether that is a vector (and of which block axis), and its mask."""
-
-    position: str
-    block: int | None
-    mask: str | None
-    stride: Formula
+Memory: TypeAlias = "tuple[tuple[Formula, ...], int]"
+"""Its extents, and how many elements a position of its last axis has."""
 
 
 def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
@@ -87,114 +78,89 @@ def lane_lines(scope: Scope, tile: TileNames) -> None:
     scope.offer(tile.pairs_inside, f"{tile.pairs} < {tile.pairs_end}")
 
 
-@dataclass(frozen=True, slots=True)
-class Accessed:
+def accessed(body: tuple[Op, ...]) -> tuple[Read | Write, list[Formula]]:
     """What a load or store touches, and where its positions have to be tested."""
-
-    op: Read | Write
-    tests: tuple[Formula, ...]
-
-    @staticmethod
-    def of(body: tuple[Op, ...], tests: tuple[Formula, ...] = ()) -> Accessed:
-        op = body[-1]
-        if isinstance(op, If):
-            return Accessed.of(op.body, F.conjuncts(op.test or F.of(1)))
-        if isinstance(op, For):
-            return Accessed.of(op.body)
-        assert isinstance(op, Read | Write)
-        return Accessed(op, tests)
-
-    def first(self, tensor: TensorDecl, v: ViewAxis) -> Formula:
-        """Where it begins along an axis of the memory."""
-        assert v.axis is not None
-        return self.op.box[stored_axis(tensor, v.axis)][0]
+    tests = [test for op in walk(body) if isinstance(op, If) for test in F.conjuncts(op.test or F.of(1))]
+    return next(op for op in walk(body) if isinstance(op, Read | Write)), tests
 
 
 def address_of(scope: Scope, pointer: str, op: Load | Store) -> tuple[str, str | None]:
     """Of what a statement loads or stores, in the memory at a pointer (`address`)."""
-    return address(scope, pointer, scope.declared(op.param), scope.indexed(op), Accessed.of(scope.part.of(op)))
+    return address(scope, pointer, scope.declared(op.param), scope.indexed(op), scope.part.of(op))
 
 
 def address(
-    scope: Scope, pointer: str, tensor: TensorDecl, index: Entries, found: Accessed
-) -> tuple[str, str | None]:  # fmt: skip
+    scope: Scope, pointer: str, tensor: TensorDecl, index: Entries, body: tuple[Op, ...]
+) -> tuple[str, str | None]:
     """(pointer expression, mask expression or None). Products are 64 bits wide: offsets may pass 2**31."""
+    found, (op, tests), block = stored(tensor, index), accessed(body), _block(tensor, index)
+    parts, masks = [pointer], list[str]()
     with scope.keeping_names():
-        terms, blocks = _terms(scope, tensor, index, found)
-        parts, masks = [pointer], list[str]()
-        for term in terms:
-            side = _expand(term.block, blocks)
-            if term.stride == F.of(1):
-                parts.append(f"{term.position}{side}")
+        extents, each = extents_and_elements(scope, tensor.name)
+        words = len(found) - 1 if each > 1 else None  # the axis that has a lane for each of them
+        strides = [scope.stride(tensor.name, axis, extents) for axis in range(len(extents))]
+        terms = [
+            _words(scope, tensor, v, e, extents[k]) if k == words else _term(scope, tensor, v, e, op.box[k][0], tests)
+            for k, (v, e) in enumerate(found)
+        ]
+        for (v, e), (position, mask), stride in zip(found, terms, strides, strict=True):
+            key = Gather if isinstance(e, Gather) else v
+            side = _expand(block.index(key), len(block)) if key in block else ""
+            if stride == F.of(1):
+                parts.append(f"{position}{side}")
             else:
-                parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, F.FACTOR)}")
-            if term.mask is not None:
-                masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
-    if F.of(0) in found.tests:
+                parts.append(f"tl.cast({position}, tl.int64){side} * {scope.text(stride, F.FACTOR)}")
+            if mask is not None:
+                masks.append(f"{_bracketed(mask)}{side}" if side else mask)
+    if F.of(0) in tests:
         masks = ["False"]  # a position that no such axis has
     if len(masks) > 1:
         masks = [_bracketed(m) if "&" in m or "<" in m else m for m in masks]
     return " + ".join(parts), " & ".join(masks) or None
 
 
-def _terms(scope: Scope, tensor: TensorDecl, index: Entries, found: Accessed) -> tuple[list[Term], int]:
-    """One term per stored axis of the memory that is touched, and the number of block axes."""
-    memory = extents_and_elements(scope, tensor.name)
-    blocks = 0
-    gathered: int | None = None
-    placed: dict[int, Term] = {}
-    for v, e in index:
-        block: int | None = None
-        kept = v.axis is not None and not tensor.axes[v.axis].own_slice
-        if isinstance(e, (OfTile, Whole)) and (kept or (isinstance(e, OfTile) and v.axis is None)):
-            block, blocks = blocks, blocks + 1
-        elif isinstance(e, Gather):
-            if gathered is None:
-                gathered, blocks = blocks, blocks + 1
-            block = gathered
-        if v.axis is not None and kept:
-            axis = stored_axis(tensor, v.axis)
-            placed[axis] = _term(scope, tensor, (v, e), axis, block, found, memory)
-    return [placed[k] for k in sorted(placed)], blocks
+def _block(tensor: TensorDecl, index: Entries) -> list[ViewAxis | type[Gather]]:
+    """What the axes of a block are of: all vectors of positions make one."""
+    kept = [v for v, e in stored(tensor, index) if not isinstance(e, At)]
+    made = [
+        (v, isinstance(e, Gather))
+        for v, e in index
+        if v in kept or isinstance(e, Gather) or (v.axis is None and isinstance(e, OfTile))
+    ]
+    return list(dict.fromkeys(Gather if gathered else v for v, gathered in made))
 
 
 def stored(tensor: TensorDecl, index: Entries) -> Entries:
-    """The entries of axes that are in memory."""
+    """The entries of the axes that are in memory: of all of them, in their order there."""
     return [(v, e) for v, e in index if v.axis is not None and not tensor.axes[v.axis].own_slice]
 
 
-def stored_axis(tensor: TensorDecl, axis: int) -> int:
-    """Which of the axes in memory an axis of a tensor is."""
-    return sum(1 for a in tensor.axes[:axis] if not a.own_slice)
+def _words(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, words: Formula) -> tuple[str, str | None]:
+    """The last axis of a memory that has so many words. Such a tile begins at a multiple of its length."""
+    assert isinstance(e, (OfTile, Whole))
+    tile = _tile(scope, tensor, v, e)
+    tile.pairs_end = scope.text(words)
+    return tile.pairs, tile.pairs_inside
 
 
 def _term(
-    scope: Scope, tensor: TensorDecl, entry: tuple[ViewAxis, IndexEntry], axis: int, block: int | None, found: Accessed,
-    memory: tuple[tuple[Formula, ...], int],
-) -> Term:  # fmt: skip
-    (v, e), (extents, each), first = entry, memory, found.first(tensor, entry[0])
-    if each > 1 and axis == len(extents) - 1:
-        # A lane for each word. Such a tile begins at a multiple of its length.
-        assert isinstance(e, (OfTile, Whole))
-        tile = _tile(scope, tensor, v, e)
-        tile.pairs_end = scope.text(extents[-1])
-        return Term(tile.pairs, block, tile.pairs_inside, F.of(1))
-    stride = scope.stride(tensor.name, axis, extents)
+    scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, first: Formula, tests: list[Formula]
+) -> tuple[str, str | None]:
+    """Of an axis of memory: its position, or a vector of them, and its mask. `first`: where it begins."""
     if isinstance(e, (OfTile, Whole)):
         tile, place = _tile(scope, tensor, v, e), scope.places.get(tensor.name)
-        at, mask = tile.at, mask_of(tile)
         if place is not None and v.axis == 0:
-            return Term(f"({at} - {place.first})", block, mask, stride)
+            return f"({tile.at} - {place.first})", mask_of(tile)
         begin = scope.here(first)
         moved = tile.begin in F.symbols(begin)
-        where = F.substitute(begin, {tile.begin: Sym(at)}) if moved else begin + Sym(at)
-        return Term(scope.text(where, F.FACTOR), block, mask, stride)
+        where = F.substitute(begin, {tile.begin: Sym(tile.at)}) if moved else begin + Sym(tile.at)
+        return scope.text(where, F.FACTOR), mask_of(tile)
     at = named(scope, e)
-    tests = [t for t in found.tests if at in F.parts(t)]
+    tests = [t for t in tests if at in F.parts(t)]
     if tests:
         _name_position(scope, tensor, v, e, at)
     mask = " & ".join(scope.text(t, F.DIVISOR * (len(tests) > 1)) for t in tests) or None
-    return Term(scope.text(first, F.FACTOR), block, mask, stride)
+    return scope.text(first, F.FACTOR), mask
 
 
 def named(scope: Scope, e: At | Gather) -> Formula:
@@ -231,9 +197,8 @@ def inside_of(scope: Scope, op: Load) -> str | None:
     return " & ".join(f"{mask}{side}" for mask, side in masks if mask is not None) or None
 
 
-def extents_and_elements(scope: Scope, buffer: str) -> tuple[tuple[Formula, ...], int]:
-    """The extents of a memory, and how many elements a position of its last axis has: of a tensor that comes by the LL protocol
-    that is an axis of words, under a name."""
+def extents_and_elements(scope: Scope, buffer: str) -> Memory:
+    """Of a tensor that comes by the LL protocol the last axis is one of words, under a name."""
     extents = scope.lowered.buffer(buffer).extents
     if not scope.is_ll(buffer):
         return extents, 1
@@ -256,8 +221,8 @@ def from_data(expr: Expr, text: str, most: str | None = None) -> str:
     return f"tl.cast({text if most is None else f'tl.minimum({text}, {most})'}, tl.int32)"
 
 
-def _expand(block: int | None, blocks: int) -> str:
-    if block is None or blocks <= 1:
+def _expand(block: int, blocks: int) -> str:
+    if blocks <= 1:
         return ""
     return "[" + ", ".join(":" if k == block else "None" for k in range(blocks)) + "]"
 

@@ -143,7 +143,7 @@ def emit_held(scope: Scope, value: str) -> None:
         pe, context = scope.text(op.rank), scope.context(op.buffer)
         there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
         index = list(zip(scope.step.step.binding(op.param).view, tile, strict=True))
-        where, mask = access.address(scope, there, scope.declared(op.param), index, access.Accessed(op, ()))
+        where, mask = access.address(scope, there, scope.declared(op.param), index, (op,))
         scope.lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
 
     _name_peer(scope)

@@ -15,9 +15,9 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import extent
-from tilelink.ir.program import At, Bounds, IndexEntry, Load, OfTile, Store, TileProgram, Tiles, Whole, has_dot, walk
+from tilelink.ir.program import At, Bounds, Load, OfTile, Store, TileProgram, Tiles, Whole, has_dot, walk
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import TensorDecl, ViewAxis
+from tilelink.ir.wiring import TensorDecl
 
 LANEWISE = frozenset(
     f"tl.{name}"
@@ -124,7 +124,7 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
     body = scope.part.of(op)
     there = scope.names.fresh(f"{tensor.name}_there")
     with scope.keeping_names(), ops.turns(scope, body[-1], op.loc):
-        pe = ops.name(scope, "owner", access.Accessed.of(body).op.rank, op.loc)
+        pe = ops.name(scope, "owner", access.accessed(body)[0].rank, op.loc)
         scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {pe}, {scope.context(tensor.name)})", op.loc)
         _store_at(scope, op, value, there)
 
@@ -184,64 +184,39 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store) -> Tma | None:
     device = scope.plan.topology.device
     if device.amd or device.capability < 90 or not has_dot(scope.step.step.program) or scope.is_ll(tensor.name):
         return None
-    found, index = access.Accessed.of(scope.part.of(op)), scope.indexed(op)
-    stored = access.stored(tensor, index)
-    kinds = [type(e) for _, e in stored]
-    if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
-        return _tile_of_two(scope, tensor, stored, found)
-    if sorted(k.__name__ for k in kinds[:-1]) == ["At"] * (len(kinds) - 2) + ["OfTile"] and kinds[-1] is Whole:
-        return _rows_at(scope, tensor, stored, found)
-    return None
-
-
-def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: access.Entries, found: access.Accessed) -> Tma | None:
-    tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
-    before = len(stored) - 2
-    ragged = [a for a, t in enumerate(tiles, before) if not _ends_with_tensor(scope, t)]
-    if ragged and (len(ragged) > 1 or not _of_equal_parts(scope, tiles[ragged[0] - before])):
+    index, stored = scope.indexed(op), access.stored(tensor, scope.indexed(op))
+    kinds, before = [type(e) for _, e in stored], len(stored) - 2
+    two = len(index) == len(kinds) and kinds == [At] * before + [OfTile, OfTile]
+    rows = kinds[-1:] == [Whole] and sorted(k.__name__ for k in kinds[:-1]) == ["At"] * before + ["OfTile"]
+    if not two and not rows:
         return None
-    transposed = _row_major(scope, tensor, before + 1)
-    if transposed is None:
+    tiles = {a: scope.tiles[e.var] for a, (_, e) in enumerate(stored) if isinstance(e, OfTile)}
+    ragged = [a for a, tile in tiles.items() if not _ends_with_tensor(scope, tile)]
+    transposed, whole = _row_major(scope, tensor, before + 1), tensor.axes[stored[-1][0].axis or 0]
+    lengths = [tiles[a].extent if a in tiles else 1 for a in range(before + 2)]
+    if rows:
+        if transposed is not False or whole.over is not None or not all(tile.whole for tile in tiles.values()):
+            return None
+        lengths[-1] = padded(scope, whole.size)
+    elif transposed is None or (ragged and (len(ragged) > 1 or not _of_equal_parts(scope, tiles[ragged[0]]))):
         return None
-    order = (*range(before), *((before + 1, before) if transposed else (before, before + 1)))
-    two = tuple(tiles[a - before].extent for a in order[before:])
-    block = (*(1 for _ in range(before)), *two)
+    order = (*range(before), before + 1, before) if transposed else tuple(range(before + 2))
+    block = tuple(lengths[a] for a in order)
     if not _fits(scope, tensor, order, block):
         return None
-    coordinates = [_coordinate(scope, tensor, stored[a], found) for a in order]
+    coordinates = [_coordinate(scope, tensor, op, a) for a in order]
+    taken = tuple(lengths[a] for a in order if kinds[a] is not At)
     if not ragged:
-        name = _descriptor(scope, tensor, order, block)
-        return Tma(name, f"[{', '.join(coordinates)}]", transposed, two if before else None)
-    at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
+        shape = taken if rows or before else None
+        return Tma(_descriptor(scope, tensor, order, block), f"[{', '.join(coordinates)}]", transposed, shape)
+    at, grid = order.index(ragged[0]), tiles[ragged[0]].grid
     if at == len(order) - 1 or len(block) == 5:
         return None
     part, position = scope.text(grid.part), atom(coordinates[at])
     coordinates[at] = f"{position} % {part}"
     order, block = (ragged[0], *(a + 1 if a >= ragged[0] else a for a in order)), (1, *block)
     name = _descriptor(scope, tensor, order, block, (ragged[0], int(F.evaluate(grid.part, scope.lowered.env(0)))))
-    return Tma(name, f"[{', '.join([f'{position} // {part}', *coordinates])}]", transposed, two, block)
-
-
-def _rows_at(scope: Scope, tensor: TensorDecl, stored: access.Entries, found: access.Accessed) -> Tma | None:
-    block: list[int] = []
-    for v, e in stored:
-        if isinstance(e, OfTile):
-            if not scope.tiles[e.var].whole:
-                return None
-            block.append(scope.tiles[e.var].extent)
-        elif isinstance(e, Whole):
-            assert v.axis is not None
-            if tensor.axes[v.axis].over is not None:
-                return None
-            block.append(padded(scope, tensor.axes[v.axis].size))
-        else:
-            block.append(1)
-    coordinates = [_coordinate(scope, tensor, entry, found) for entry in stored]
-    order = tuple(range(len(block)))
-    if _row_major(scope, tensor, len(block) - 1) is not False or not _fits(scope, tensor, order, tuple(block)):
-        return None
-    shape = tuple(n for n, (_, e) in zip(block, stored, strict=True) if not isinstance(e, At))
-    return Tma(_descriptor(scope, tensor, order, tuple(block)), f"[{', '.join(coordinates)}]", False, shape)
+    return Tma(name, f"[{', '.join([f'{position} // {part}', *coordinates])}]", transposed, taken, block)
 
 
 def _fits(scope: Scope, tensor: TensorDecl, order: tuple[int, ...], block: tuple[int, ...]) -> bool:
@@ -265,18 +240,18 @@ def _descriptor(
     return scope.arg(Arg(name, "descriptor", tensor.name, block=block, axes=order, parts=parts))
 
 
-def _coordinate(scope: Scope, tensor: TensorDecl, entry: tuple[ViewAxis, IndexEntry], found: access.Accessed) -> str:
+def _coordinate(scope: Scope, tensor: TensorDecl, op: Load | Store, axis: int) -> str:
     """Where the access begins along an axis of the memory. What lies outside the axis stays there."""
-    (v, e), known = entry, dict(scope.known)
-    place = scope.places.get(tensor.name)
+    (v, e), known = access.stored(tensor, scope.indexed(op))[axis], dict(scope.known)
+    (found, tests), place = access.accessed(scope.part.of(op)), scope.places.get(tensor.name)
     if isinstance(e, OfTile) and place is not None and v.axis == 0:
         return f"{scope.tiles[e.var].begin} - {place.first}"
     if isinstance(e, At):
         at = access.named(scope, e)
-        if not e.expr.positional and any(at in F.parts(t) for t in found.tests):
+        if not e.expr.positional and any(at in F.parts(t) for t in tests):
             most = scope.text(extent(tensor, v, scope.step.axis))
             scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({scope.expression(e.expr)}, -1)", most))
-    text, scope.known = scope.text(found.first(tensor, v)), known
+    text, scope.known = scope.text(found.box[axis][0]), known
     return text
 
 
