@@ -112,7 +112,7 @@ def emit_end(file: File, *, stores_async: bool) -> Function:
 
 
 def _function(name: str, scope: Scope, *leading: str) -> Function:
-    rows = tuple([(0, f"{n} = {text}", None) for n, text in scope.formulas.definitions()] + scope.lines.rows)
+    rows = (*scope.definitions(), *scope.lines.rows)
     return Function(name, leading, arguments(scope, rows), rows)
 
 
@@ -168,7 +168,7 @@ def _all_totals(scope: Scope) -> None:
 def _single(file: File) -> Scope:
     """A scope of no step: tensors and sizes have their names, and no program is in the way."""
     scope = open_scope(file, file.plan.steps[0])
-    scope.names = Names({*scope.naming.taken, *scope.formulas.names.values()})
+    scope.names = Names({*scope.naming.taken, *scope.shared.values()})
     return scope
 
 

@@ -53,8 +53,7 @@ def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
         for const, value in scope.step.step.constants:
             if not isinstance(value, float):
                 head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
-    definitions = [(0, f"{name} = {text}", None) for name, text in scope.formulas.definitions()]
-    rows = scope.needed([*definitions, *head.rows, *scope.lines.rows])
+    rows = scope.needed([*scope.definitions(), *head.rows, *scope.lines.rows])
     return Function(name, leading, arguments(scope, rows), rows, scope.stored_async)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tilelink.codegen.names import TABLE, Naming, names_of
-from tilelink.codegen.text import Formulas, Lines, Names, Row, atom, words
+from tilelink.codegen.text import Lines, Names, Row, atom, words
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
@@ -126,7 +126,9 @@ class Scope(File):
 
     `renamed`: names of the program that something else has here; `replaced`: names that stand for a bound, with its text;
     `inside`: those of them that are in range wherever they index; `limits`: by mask and `start` or `stop`, those of a loop's
-    masks that were named before it; `known`: what formulas of the lowered plan are called here.
+    masks that were named before it; `known`: what formulas of the lowered plan are called here; `shared`: formulas that get
+    names at the head of the function once they are `used`; `multiples`: those of them that are multiples of 16 in every call of
+    the plan, of which a compiler sees nothing: it makes wide accesses of masks that end there.
     """
 
     step: StepPlan
@@ -140,7 +142,9 @@ class Scope(File):
     limits: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     forwarded: dict[str, str] = field(default_factory=dict[str, str])
     places: dict[str, Place] = field(default_factory=dict[str, Place])
-    formulas: Formulas = field(default_factory=Formulas)
+    shared: dict[Formula, str] = field(default_factory=dict[Formula, str])
+    used: list[Binary] = field(default_factory=list[Binary])
+    multiples: set[Formula] = field(default_factory=set[Formula])
     lines: Lines = field(default_factory=Lines)
     names: Names = field(default_factory=lambda: Names(set()))
     offered: set[str] = field(default_factory=set[str])
@@ -220,11 +224,12 @@ class Scope(File):
     def define(self, formula: Formula, wish: str, *, row: bool = False) -> None:
         """Let formulas say `wish` for this one, from now on; one that has a name, or needs none, stays as it is. `row`: rows of
         a memory are so long."""
-        if isinstance(formula, Binary) and formula not in self.formulas.names:
-            self.formulas.names[formula] = self.names.fresh(wish)
+        called = self.here(formula)
+        if isinstance(called, Binary) and called not in self.shared:
+            self.shared[called] = self.names.fresh(wish)
         # Where the last ranks hold nothing, another may hold less than a part.
         if row and all(n % 16 == 0 for n in self.on_ranks(formula)):
-            self.formulas.multiples.add(formula)
+            self.multiples.add(called)
 
     def on_ranks(self, size: Formula) -> set[int]:
         """What a size comes to on any rank."""
@@ -285,7 +290,24 @@ class Scope(File):
         return f"{self.arg(Arg('watch_at', 'watch'))}, {self.reports.number(site)}"
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
-        return self.formulas.text(self.here(F.of(formula)), outer)
+        return F.text(self._short(self.here(F.of(formula))), outer)
+
+    def _short(self, f: Formula) -> Formula:
+        """With the names of shared formulas; those that they are made of are defined before them."""
+        if not isinstance(f, Binary):
+            return f
+        parts = Binary(f.op, self._short(f.left), self._short(f.right))
+        if f not in self.shared:
+            return parts
+        if f not in self.used:
+            self.used.append(f)
+        return Sym(self.shared[f])
+
+    def definitions(self) -> Iterator[Row]:
+        """The lines that define the shared formulas that were used."""
+        for f in self.used:
+            text = F.text(Binary(f.op, self._short(f.left), self._short(f.right)))
+            yield 0, f"{self.shared[f]} = {f'tl.multiple_of({text}, 16)' if f in self.multiples else text}", None
 
     def here(self, f: Formula) -> Formula:
         """A formula of the lowered plan with what its symbols are called here (`tilelink.ir.lowered.Part`)."""
@@ -333,7 +355,7 @@ def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset())
     naming = file.naming
     names = Names(naming.taken | passed | names_of(step.step.program))
     scope = Scope(file.plan, file.lowered, file.reports, file.naming, step, names=names)
-    scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m} | naming.given
+    scope.known |= {Sym(name): Sym(called) for name, called in (*naming.sizes.items(), *naming.given.items())}
     for name in sorted(naming.evading(step, passed)):
         scope.renamed[name] = names.fresh(f"this_{name}")
     for name, value in step.step.constants:
@@ -343,8 +365,7 @@ def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset())
             scope.renamed[name] = scope.arg(Arg(naming.given[of], "scalar", of))
     for table in sorted({g.table for g in (*step.grid, *step.loops) if g.table is not None}):
         names.taken |= {f"{naming.tensors[table]}_{x}" for x in TABLE}
-        if naming.tensors[table] != table:
-            scope.formulas.renamed[f"{table}_tiles"] = f"{naming.tensors[table]}_tiles"
+        scope.known[Sym(f"{table}_tiles")] = Sym(f"{naming.tensors[table]}_tiles")
     _name_sizes(scope)
     return scope
 

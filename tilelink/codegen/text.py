@@ -1,4 +1,4 @@
-"""Lines, names and formulas of an emitted file."""
+"""Lines and names of an emitted file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir import formula as F
-from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.kernel import PLANNED
 
 COMMENT = "#"
@@ -72,44 +70,3 @@ class Names:
             candidate = candidate + suffix if suffix else f"{name}_{n}"
         self.taken.add(candidate)
         return candidate
-
-
-@dataclass(slots=True)
-class Formulas:
-    """Prints formulas, with named subformulas; those that were used become assignments at the head of a function.
-
-    `renamed`: symbols that are printed under another name. `multiples`: named subformulas that are multiples of 16 in every
-    call of the plan, of which a compiler sees nothing: it makes wide accesses of masks that end there.
-    """
-
-    renamed: dict[str, str] = field(default_factory=dict[str, str])
-    names: dict[Formula, str] = field(default_factory=dict[Formula, str])
-    used: list[Binary] = field(default_factory=list[Binary])
-    multiples: set[Formula] = field(default_factory=set[Formula])
-
-    def text(self, formula: F.Like, outer: int = 0) -> str:
-        return F.text(self._printed(self._shorten(F.of(formula))), outer)
-
-    def _printed(self, f: Formula) -> Formula:
-        return F.substitute(f, {n: Sym(m) for n, m in self.renamed.items()}) if self.renamed else f
-
-    def _shorten(self, f: Formula) -> Formula:
-        if not isinstance(f, Binary):
-            return f
-        if f not in self.names:
-            return self._of_parts(f)
-        if f not in self.used:
-            self._of_parts(f)  # what it is made of is defined before it
-            self.used.append(f)
-        return Sym(self.names[f])
-
-    def _of_parts(self, f: Binary) -> Formula:
-        return Binary(f.op, self._shorten(f.left), self._shorten(f.right))
-
-    def definitions(self) -> list[tuple[str, str]]:
-        """(name, text) of the named subformulas that were used, in an order in which each knows those before it."""
-        out: list[tuple[str, str]] = []
-        for f in self.used:
-            text = F.text(self._printed(self._of_parts(f)))
-            out.append((self.names[f], f"tl.multiple_of({text}, 16)" if f in self.multiples else text))
-        return out
