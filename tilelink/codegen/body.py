@@ -137,7 +137,7 @@ def _tiles(scope: Scope, op: Tiles) -> None:
     names = access.tile_names(scope, op.var, grid)
     whole, depth = _whole_tiles(scope, op, grid, low, high), scope.lines.depth
     # A wait whose flag depends on the loop's tile goes to an outer loop over flags.
-    waiting = [o for o in op.body if isinstance(o, Wait) and ops.printed(scope, o) and scope.part.walk(op.var, o)]
+    waiting = [o for o in op.body if isinstance(o, Wait) and scope.part.of(o) and scope.part.walk(op.var, o)]
 
     def emitted() -> Lines:
         with scope.apart() as inner:
@@ -204,7 +204,7 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Non
     waiting = tuple(o for o in body if isinstance(o, Wait))
     if waiting == body[: len(waiting)] and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
         every = (low, high) == ("0", scope.ranks)
-        if any(ops.printed(scope, o) for o in waiting):
+        if any(scope.part.of(o) for o in waiting):
             # Where all subtiles of the host's tile wait for the same words, those of the first subtile are enough.
             asked = {
                 n for o in waiting for w in lowered_ops(scope.part.of(o)) for f in formulas(w) for n in F.symbols(f)

@@ -99,17 +99,6 @@ def name(scope: Scope, wish: str, value: Formula, loc: Loc | None) -> str:
     return found
 
 
-def printed(scope: Scope, op: Wait | Notify) -> bool:
-    """Whether a statement becomes anything: words that hold data say themselves that they have come, and of a tensor without
-    elements there is nothing to wait for."""
-    flags = [o for o in walk(scope.part.of(op)) if isinstance(o, Await | Signal)]
-    return any(
-        scope.lowered.flag(o.flags).style != "data"
-        and (isinstance(o, Signal) or max(scope.on_ranks(scope.lowered.flag(o.flags).count)))
-        for o in flags
-    )
-
-
 def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:
     """What a statement becomes, where what data says of its index has names."""
     inside, body = elements(scope, op)

@@ -89,7 +89,7 @@ def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
 # ---------------------------------------------------------------------------------------------------------- statements
 def wait(scope: Scope, op: Wait) -> None:
     """A wait of a program."""
-    if not ops.printed(scope, op):
+    if not scope.part.of(op):
         return
     tensor = scope.declared(op.param).name
     own = next((i for i in scope.step.in_place if i.tensor == tensor), None)
@@ -182,7 +182,7 @@ def _await_ranks(scope: Scope, loop: For, lanes: str) -> None:
 def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
     """Wait at once for what a loop over all ranks waits for, `lanes` by the name of its variable; False, and no line, where
     that is done turn by turn."""
-    if not ops.printed(scope, op):
+    if not scope.part.of(op):
         return True
     loop = of_ranks(scope, (For(lanes, scope.step.ranks, scope.part.of(op)),))
     own = any(i.tensor == scope.declared(op.param).name for i in scope.step.in_place)
@@ -307,7 +307,7 @@ def fence(scope: Scope, op: Wait) -> None:
 # ---------------------------------------------------------------------------------------------------------------- notifies
 def notify(scope: Scope, op: Notify) -> None:
     """Signal the flag of a completed tile at everyone who waits for it."""
-    if not ops.printed(scope, op):
+    if not scope.part.of(op):
         return
     with scope.keeping_names():
         body = ops.body_of(scope, op)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import ENTERED, READY, Await, Data, Flags, For, Op, Signal
@@ -39,6 +41,8 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
         flags = READY if frame.plan.buffer(frame.tensor(op.param).name).staged else ENTERED
         return (Await(flags, frame.number(at), 0, op.loc),)
     channel = frame.plan.channel(found.channel or "")
+    if _untold(frame, channel, least=1):
+        return ()
     doorbell = channel.doorbells != "" and not frame.step.engine.compares and not frame.step.by_panels
 
     def await_(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
@@ -55,6 +59,8 @@ def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) ->
     if found is None or found.action == "elided":
         return ()
     channel = frame.plan.channel(found.channel or "")
+    if _untold(frame, channel):
+        return ()
     to = _addressee(frame, op, found, channel, index, target)
     amount = None if channel.joined else F.Const(1)
 
@@ -68,6 +74,14 @@ def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) ->
         return under([rung if to is None else frame.on(rung, to)], out)
 
     return _each(frame, channel, op, index, frame.step.rank, signal, whose=to)
+
+
+def _untold(frame: Frame, channel: Channel, least: int = 0) -> bool:
+    """Whether a program's text says nothing of these flags: words that hold data say themselves that they have come, and of a
+    tensor without elements there is nothing to wait for, as there is of `least` flags."""
+    if not frame.by_name or frame.step.copies:
+        return False
+    return frame.plan.ll or np.max(F.evaluate(channel.flags, frame.plan.on_all)) < least
 
 
 def _rung(channel: Channel, indices: tuple[Formula, ...]) -> Formula:
