@@ -177,7 +177,7 @@ def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather
         text = scope.named(f"{tensor.name}_index", scope.expression(e.expr))
         scope.known[at] = Sym(text)
     # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
-    if scope.reports.checks.debug and not e.expr.positional:
+    if scope.checks.debug and not e.expr.positional:
         report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
         size = scope.text(extent(tensor, v, scope.step.axis))
         scope.lines.add(f"shmem.check_below({text}, {size}, {report}, t)", scope.loc)

@@ -102,7 +102,7 @@ def _bound(scope: Scope, op: Bounds) -> str:
 
 def _check(scope: Scope, op: P.Check) -> None:
     condition = scope.expression(op.condition)
-    if scope.reports.checks.debug:
+    if scope.checks.debug:
         report = scope.report("holds", op.text or f"`{op.condition.text}`", op.loc)
         scope.lines.add(f"shmem.check({condition}, {report}, t)", op.loc)
     else:

@@ -32,9 +32,9 @@ def one_block_kernels(file: File) -> Iterator[Function]:
     if CallEntry in started and not file.lowered.entry:
         yield _call_entry(file)
     if Stage in started:
-        yield _ready(file)
+        yield _told(file, "ready", "ready")
     if CallExit in started:
-        yield _call_exit(file)
+        yield _told(file, "call_exit", "left", heard=True)
     if Transfer in started:
         yield _await(file)
 
@@ -137,7 +137,7 @@ def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
     """Wait until every rank has said that it has `entered` call `value`, or `left` it."""
     lines, pe = scope.lines, scope.names.fresh("pe")
     flags = scope.state(what)
-    if scope.reports.checks.watchdog:
+    if scope.checks.watchdog:
         with lines.block(f"for {pe} in range(RANKS):"):
             signals.wait_until(scope, (flags, pe), value, what, "", path=path)
     else:
@@ -172,26 +172,20 @@ def _single(file: File) -> Scope:
     return scope
 
 
-def _ready(file: File) -> Function:
-    """Staged arguments are there."""
+def _told(file: File, name: str, what: str, *, heard: bool = False) -> Function:
+    """This rank has staged its arguments (`ready`), or `left` the call; `heard`: and waits until every other has."""
     scope = _single(file)
-    _tell(scope, "ready", signals.call_number(scope))
-    return _function("ready", scope)
-
-
-def _call_exit(file: File) -> Function:
-    """This rank has left the call, and waits until every other has."""
-    scope = _single(file)
-    _tell(scope, "left", signals.call_number(scope))
-    _hear_all(scope, "left", signals.call_number(scope), "call_exit")
-    return _function("call_exit", scope)
+    _tell(scope, what, signals.call_number(scope))
+    if heard:
+        _hear_all(scope, what, signals.call_number(scope), name)
+    return _function(name, scope)
 
 
 def _await(file: File) -> Function:
     """One kernel for all waits of streams for other ranks: each passes what it waits for."""
     scope = _single(file)
     flag, value = (scope.arg(Arg(name, "flag", name)) for name in ("flag_at", "value_at"))
-    if not file.reports.checks.watchdog:
+    if not file.checks.watchdog:
         scope.lines.add(f"shmem.signal_wait_until({flag}, shmem.CMP_GE, tl.load({value}))")
         return _function(AWAIT_FLAG, scope)
     # What streams wait for has numbers.
@@ -199,7 +193,7 @@ def _await(file: File) -> Function:
         for op in (o for o in walk(loop.body) if isinstance(o, Await)):
             own, moved = STATES.get(op.flags), file.plan.step(loop.path).step.moved_from
             site = ("channel", op.flags) if own is None else (own, moved or "")
-            file.reports.number(Site(loop.path, *site, op.loc))
+            file.number(Site(loop.path, *site, op.loc))
     watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
     scope.lines.add(f"shmem.signal_wait_within({flag}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")
     return _function(AWAIT_FLAG, scope)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from tilelink.codegen.call_entry import emit_begin, emit_end, emit_epoch_signalled, one_block_kernels
 from tilelink.codegen.function import Function
 from tilelink.codegen.names import naming_of
-from tilelink.codegen.scope import File, Reports, short
+from tilelink.codegen.scope import File, short
 from tilelink.codegen.step import emit_deferred, emit_step
 from tilelink.codegen.syntax import check_text
 from tilelink.codegen.text import Row
 from tilelink.codegen.trace import traced_kernel
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.kernel import AWAIT_FLAG, Advice, Arg, Checks, KernelDecl, KernelSource, TraceLayout, TraceRole
+from tilelink.ir.kernel import AWAIT_FLAG, Advice, Arg, Checks, KernelDecl, KernelSource, Site, TraceLayout, TraceRole
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 from tilelink.ir.program import At, Load, Loop, Param, Store, walk
@@ -25,6 +25,17 @@ from tilelink.ir.schedule import ONE_BLOCK
 from tilelink.ir.shape import Dim
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
+REPORTS = {
+    "channel": "{path} waits for {of}",
+    "words": "{path} waits for the words of {of}",
+    "ready": "{path} waits until {of} is staged",
+    "entered": "{path} waits until the peers have entered the call",
+    "left": "{path} waits until the peers have left the call",
+    "made": "{of} waits for a tile of {path}",
+    "below": "{path}: {of} in range",
+    "holds": "{path}: {of}",
+}
+"""What a report says of a place, by the kind of that."""
 
 
 def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
@@ -34,15 +45,14 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
     Raises:
         TilelinkError: TL406, something got into the text that is no kernel.
     """
-    reports = Reports(checks)
-    file = File(plan, lowered, reports, naming_of(plan))
+    file = File(plan, lowered, checks, naming_of(plan), [])
     out = _Text([], [], [] if traced else None)
     for f in one_block_kernels(file):
         out.one_block(f, timed=f.name != AWAIT_FLAG)
     for kernel in plan.kernels:
         _write_kernel(out, file, kernel)
     blocks = ["from tilelink.device import blocks"] if any("blocks." in line for line, _ in out.rows) else []
-    rows = [(line, None) for line in _head(plan, reports, blocks)] + out.rows
+    rows = [(line, None) for line in _head(plan, file.sites, blocks)] + out.rows
     text = "\n".join(line for line, _ in rows) + "\n"
     check_text(text, plan.wiring.name)
     lines = tuple((i, loc) for i, (_, loc) in enumerate(rows, 1) if loc is not None)
@@ -56,13 +66,13 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
         kernels=tuple(out.kernels),
         lines=lines,
         functions=tuple(functions.items()),
-        sites=tuple(reports.sites),
+        sites=tuple(file.sites),
         traces=tuple(out.traces or ()),
         advice=tuple(_advice(plan)),
     )
 
 
-def _head(plan: Plan, reports: Reports, imports: list[str]) -> list[str]:
+def _head(plan: Plan, sites: Sequence[Site], imports: list[str]) -> list[str]:
     out = [
         f'"""{plan.wiring.name}: {plan.wiring.signature}',
         "",
@@ -71,7 +81,11 @@ def _head(plan: Plan, reports: Reports, imports: list[str]) -> list[str]:
     ]
     width = max(len(s.path) for s in plan.steps)
     out += [f"    {s.path.ljust(width)}  {s}" for s in plan.steps]
-    out += reports.described()
+    if sites:
+        out += ["", "Reports (`watch_at`) name these places by number:", ""]
+    for n, site in enumerate(sites):
+        place = f" ({short(site.loc)})" if site.loc is not None else ""
+        out.append(f"    {n}  {REPORTS[site.kind].format(path=site.path, of=site.of)}{place}")
     out += ['"""', "", "import triton", "import triton.language as tl", ""]
     out += imports
     out.append(f"from tilelink.device import {DEVICE_MODULE[plan.topology.backend]} as shmem")

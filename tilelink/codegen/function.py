@@ -137,7 +137,7 @@ def _segments(scope: Scope) -> None:
         inside = f"mask={table}_lane < {scope.text(segments)}, other=0"
         begins, ends = (f"tl.load({table} + {table}_lane{more}, {inside})" for more in ("", " + 1"))
         pieces = _narrow(scope, g.table, f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
-        if scope.reports.checks.debug:
+        if scope.checks.debug:
             most = scope.text(g.size)
             report = scope.report("holds", f"offsets `{g.table}`, from 0, sorted, up to {most}", scope.tile_loc)
             first = f"(({table}_lane != 0) | ({begins} == 0))"

@@ -143,7 +143,7 @@ def say_words(scope: Scope) -> None:
 
 def words_awaited(scope: Scope, function: str, given: str, tensor: TensorDecl, loc: Loc | None) -> str:
     """The call of a device function that reads words, and waits for them; with a time limit where the plan is emitted so."""
-    if not scope.reports.checks.watchdog:
+    if not scope.checks.watchdog:
         return f"shmem.{function}({given})"
     report = scope.report("words", tensor.name, loc)
     return f"shmem.{function}_within({given}, {scope.tensor(tensor.name)}, {report}, t)"

@@ -39,41 +39,6 @@ TRITON_DTYPES = {
 }
 
 
-@dataclass(slots=True)
-class Reports:
-    """The sites of one emitted file, in the order in which they are met."""
-
-    checks: Checks = field(default_factory=Checks)
-    sites: list[Site] = field(default_factory=list[Site])
-
-    def number(self, site: Site) -> int:
-        if site not in self.sites:
-            self.sites.append(site)
-        return self.sites.index(site)
-
-    def described(self) -> list[str]:
-        """The head of an emitted file says what the numbers mean."""
-        if not self.sites:
-            return []
-        rows = ["", "Reports (`watch_at`) name these places by number:", ""]
-        for n, site in enumerate(self.sites):
-            place = f" ({short(site.loc)})" if site.loc is not None else ""
-            rows.append(f"    {n}  {_WORDS[site.kind].format(path=site.path, of=site.of)}{place}")
-        return rows
-
-
-_WORDS = {
-    "channel": "{path} waits for {of}",
-    "words": "{path} waits for the words of {of}",
-    "ready": "{path} waits until {of} is staged",
-    "entered": "{path} waits until the peers have entered the call",
-    "left": "{path} waits until the peers have left the call",
-    "made": "{of} waits for a tile of {path}",
-    "below": "{path}: {of} in range",
-    "holds": "{path}: {of}",
-}
-
-
 def short(loc: Loc) -> str:
     """File and line, without the folder."""
     return f"{loc.file.rsplit('/', 1)[-1]}:{loc.line}"
@@ -112,12 +77,19 @@ class Place:
 
 @dataclass(slots=True)
 class File:
-    """What one emitted file is of, and the names in it."""
+    """What one emitted file is of, what it looks after, and the names in it; `sites`: in the order in which they are met."""
 
     plan: Plan
     lowered: Lowered
-    reports: Reports
+    checks: Checks
     naming: Naming
+    sites: list[Site]
+
+    def number(self, site: Site) -> int:
+        """That of a place which can make a report."""
+        if site not in self.sites:
+            self.sites.append(site)
+        return self.sites.index(site)
 
 
 @dataclass(slots=True)
@@ -287,7 +259,7 @@ class Scope(File):
     def report(self, kind: str, of: str, loc: Loc | None, path: str | None = None) -> str:
         """The arguments of a device function that can make a report: where it goes, and the number of this place."""
         site = Site(path or self.step.path, kind, of, loc)
-        return f"{self.arg(Arg('watch_at', 'watch'))}, {self.reports.number(site)}"
+        return f"{self.arg(Arg('watch_at', 'watch'))}, {self.number(site)}"
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
         return F.text(self._short(self.here(F.of(formula))), outer)
@@ -354,7 +326,7 @@ def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset())
     """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
     naming = file.naming
     names = Names(naming.taken | passed | names_of(step.step.program))
-    scope = Scope(file.plan, file.lowered, file.reports, file.naming, step, names=names)
+    scope = Scope(file.plan, file.lowered, file.checks, naming, file.sites, step, names=names)
     scope.known |= {Sym(name): Sym(called) for name, called in (*naming.sizes.items(), *naming.given.items())}
     for name in sorted(naming.evading(step, passed)):
         scope.renamed[name] = names.fresh(f"this_{name}")

@@ -34,7 +34,7 @@ def wait_until(
     """
     name = "signal_wait" if remote else "local_wait"
     what = f"{flag[0]} + {flag[1]}, shmem.CMP_GE, {value}"
-    if not scope.reports.checks.watchdog:
+    if not scope.checks.watchdog:
         scope.lines.add(f"shmem.{name}_until({what})", loc)
         return
     report = scope.report(kind, of, loc, path)
@@ -160,7 +160,7 @@ def of_ranks(scope: Scope, body: tuple[Op, ...]) -> For | None:
     """The loop over one flag of each rank, which one wait can look at together. With a time limit each has its own, since a
     report names the flag."""
     (loop,) = body
-    if not isinstance(loop, For) or loop.count != scope.step.ranks or scope.reports.checks.watchdog:
+    if not isinstance(loop, For) or loop.count != scope.step.ranks or scope.checks.watchdog:
         return None
     (op,) = loop.body[0].body if isinstance(loop.body[0], If) else loop.body
     return loop if isinstance(op, Await) and scope.lowered.flag(op.flags).scope == "sys" else None

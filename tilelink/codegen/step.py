@@ -163,7 +163,7 @@ def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], l
             emit_body(scope, scope.body)
     named = words(inner.rows)
     leading += [name for tile in tiles for name in (tile.begin, tile.end)]
-    if host.reports.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+    if host.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
     if host.lowered.by_epoch and "epoch" in named:
         leading.append("epoch")
