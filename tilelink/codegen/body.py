@@ -175,7 +175,7 @@ def _split(
 ) -> None:  # fmt: skip
     """A loop over tiles that need no masks, then one over the others: those before and those after."""
     step, others = scope.text(names.grid.step), emitted()
-    scope.tiles[op.var] = plain = replace(names, inside="", whole=True)
+    scope.tiles[op.var] = plain = replace(names, whole=True)
     bare = emitted()
     first, last = opened()
     scope.loc, begin = op.loc, first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tilelink.codegen.call_entry import emit_begin, emit_end, emit_epoch_signalled, one_block_kernels
 from tilelink.codegen.function import Function
@@ -116,13 +116,10 @@ class _Text:
     rows: list[tuple[str, Loc | None]]
     kernels: list[KernelDecl]
     traces: list[TraceLayout] | None
-    written: set[str] = field(default_factory=set[str])
 
     def function(self, f: Function) -> None:
-        """A function that a kernel calls; once, however many do."""
-        if f.name not in self.written:
-            self.written.add(f.name)
-            self._write(f.name, [*f.leading, *map(_parameter, f.args)], "@triton.jit", f.lines)
+        """A function that a kernel calls."""
+        self._write(f.name, [*f.leading, *map(_parameter, f.args)], "@triton.jit", f.lines)
 
     def kernel(self, decl: KernelDecl, lines: Sequence[Row]) -> None:
         self._write(decl.name, [_parameter(a) for a in decl.args], _decorator(decl.args), lines)

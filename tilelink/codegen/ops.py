@@ -16,26 +16,19 @@ from tilelink.ir.program import At, Gather, Notify, Wait
 def each(scope: Scope, body: tuple[Op, ...], leaf: Callable[[Op], None]) -> None:
     """The loops and tests of ops, as far as there is something in them; `leaf` prints what it is."""
     for op in body:
-        lines, known = scope.lines, dict(scope.known)
-        first_row, ends = len(lines.rows), run_of(op)
-        if isinstance(op, For) and ends is not None:
-            first, last = ends
-            at = scope.names.fresh("c")
-            with lines.block(f"for {at} in range({scope.text(first)}, {scope.text(last + 1)}):", _loc(op.body)):
-                scope.known |= {_index(op.body): Sym(at), Sym(op.var): Sym(at) - scope.here(first)}
-                each(scope, op.body, leaf)
-        elif isinstance(op, For):
-            with turns(scope, op, _loc(op.body)):
-                each(scope, op.body, leaf)
-        elif isinstance(op, If):
-            assert op.test is not None
-            with scope.under((op.test,), _loc(op.body)):
-                each(scope, op.body, leaf)
-        else:
-            leaf(op)
+        lines, first_row = scope.lines, len(scope.lines.rows)
+        with scope.keeping_names():
+            if isinstance(op, For):
+                with turns(scope, op, _loc(op.body)):
+                    each(scope, op.body, leaf)
+            elif isinstance(op, If):
+                assert op.test is not None
+                with scope.under((op.test,), _loc(op.body)):
+                    each(scope, op.body, leaf)
+            else:
+                leaf(op)
         if all(row == lines.depth for row, _, _ in lines.rows[first_row:]) and isinstance(op, For | If):
             del lines.rows[first_row:]
-        scope.known = known
 
 
 @contextmanager
@@ -43,8 +36,14 @@ def turns(scope: Scope, op: Op, loc: Loc | None) -> Generator[None]:
     """Lines in the loop that an op is, if it is one."""
     lines, depth = scope.lines, scope.lines.depth
     if isinstance(op, For):
-        var = named(scope, op.var)
-        lines.add(f"for {var} in range({scope.text(op.count)}):", loc)
+        ends = run_of(op)
+        if ends is None:
+            head = f"for {named(scope, op.var)} in range({scope.text(op.count)}):"
+        else:
+            at, (first, last) = scope.names.fresh("c"), ends
+            head = f"for {at} in range({scope.text(first)}, {scope.text(last + 1)}):"
+            scope.known |= {_index(op.body): Sym(at), Sym(op.var): Sym(at) - scope.here(first)}
+        lines.add(head, loc)
         lines.depth += 1
         for wish, value in op.lets:
             text = scope.text(value)

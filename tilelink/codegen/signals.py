@@ -144,10 +144,9 @@ def await_all(scope: Scope, op: Wait, body: tuple[Op, ...], known: tuple[str, st
 def await_one(scope: Scope, op: Await, tensor: str) -> None:
     """Wait for one flag, which stands for a tile of `tensor`."""
     flags = scope.lowered.flag(op.flags)
-    wish = scope.text(op.index, F.SUMMAND)
-    if flags.name not in STATES and not (wish.isidentifier() or wish.isdigit()):
-        wish = ops.name(scope, "c", op.index, op.loc)
-    _wait_for(scope, flags, wish, op.loc, tensor)
+    own = flags.name in STATES
+    flag = scope.text(op.index, F.SUMMAND) if own else ops.name(scope, "c", op.index, op.loc)
+    _wait_for(scope, flags, flag, op.loc, tensor)
 
 
 def _wait_for(scope: Scope, flags: Flags, flag: str, loc: Loc | None, tensor: str = "") -> None:
