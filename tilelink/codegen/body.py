@@ -224,16 +224,13 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Non
 def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait, ...]) -> bool:
     """Wait for the flags of all ranks at once, one lane each; False, and nothing emitted, where that has no flags."""
     each = scope.names.fresh(f"{op.var}_each")
-    scope.tiles[op.var] = TileNames(each, f"{each} + 1", grid, 1)
-    replaced = dict(scope.replaced)
-    with scope.apart() as inner:
-        scope.replaced[op.var] = each
-        done = all(signals.await_each(scope, o, each) for o in waiting)
-    outer, scope.replaced = scope.lines, replaced
+    tiles = {**scope.tiles, op.var: TileNames(each, f"{each} + 1", grid, 1)}
+    apart = replace(scope, lines=Lines(), tiles=tiles, replaced={**scope.replaced, op.var: each})
+    done = all(signals.await_each(apart, o, each) for o in waiting)
     if done:
         lanes = access.power_of_two(scope.lowered.topology.size(scope.step.axis))
-        outer.add(f"{each} = tl.arange(0, {lanes})", op.loc)
-        outer.extend(inner)
+        scope.lines.add(f"{each} = tl.arange(0, {lanes})", op.loc)
+        scope.lines.extend(apart.lines)
     return done
 
 
@@ -278,17 +275,15 @@ def _nested(scope: Scope, head: str, loc: Loc | None, body: tuple[Statement, ...
 
 
 def _loop(scope: Scope, op: Loop) -> None:
-    kept = dict(scope.replaced)
+    known = dict(scope.replaced)
     if op.unrolled:
         # Sizes have to be known when the kernel is compiled.
         for size in (o for o in walk(scope.body) if isinstance(o, Bounds) and o.what == "size"):
             if size.name in op.header.names and size.axis is not None:
                 v = scope.step.step.binding(size.param).view[size.axis]
                 value = F.evaluate(extent(scope.declared(size.param), v, scope.step.axis), scope.lowered.env(0))
-                scope.replaced[size.name] = str(value)
-    head = scope.expression(op.header)
-    scope.replaced = kept
-    _nested(scope, f"{head}:", op.loc, op.body)
+                known[size.name] = str(value)
+    _nested(scope, f"{replace(scope, replaced=known).expression(op.header)}:", op.loc, op.body)
 
 
 def _branch(scope: Scope, op: If) -> None:
@@ -425,15 +420,13 @@ def _open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, lo
 
 def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], walk: Walk, span: TileNames, run: str) -> None:
     """Every wait of the loop, for the positions of flag `run` of the first."""
-    tile, first = scope.tiles[op.var], signals.awaited(scope, waiting[0])
+    inside, first = replace(scope, tiles={**scope.tiles, op.var: span}), signals.awaited(scope, waiting[0])
     for wait in waiting:
-        scope.tiles[op.var] = span
-        with scope.keeping_names():
-            body = ops.body_of(scope, wait)
+        with inside.keeping_names():
+            body = ops.body_of(inside, wait)
             if signals.awaited(scope, wait) == first and walk.alone and not isinstance(body[0], LoweredIf):
                 body = (Await(signals.awaited(scope, wait), Sym(run), loc=wait.loc),)
-            signals.await_all(scope, wait, body)
-        scope.tiles[op.var] = tile
+            signals.await_all(inside, wait, body)
         signals.fence(scope, wait)
 
 

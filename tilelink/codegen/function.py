@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.codegen import access
 from tilelink.codegen.scope import Scope, TileNames
@@ -106,7 +106,7 @@ def order_lines(scope: Scope) -> None:
 
 def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> None:
     """Begin, end, lanes and masks of the domain's tiles."""
-    lines, kept, scope.tiles = scope.lines, scope.tiles, tiles
+    lines, scope = scope.lines, replace(scope, tiles=tiles)
     for var, begin, end in scope.part.tiles:
         names, index = tiles[var], _index(begin)
         if names.grid.table is not None and index is not None:
@@ -117,7 +117,6 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> None:
         access.lane_lines(scope, names)
         if not names.grid.unit:
             scope.offer(scope.local(var), names.begin)  # an axis that is walked singly: a tile is no number
-    scope.tiles = kept
 
 
 def _index(begin: F.Formula) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.codegen import access, ops
 from tilelink.codegen.access import padded
@@ -242,17 +242,17 @@ def _descriptor(
 
 def _coordinate(scope: Scope, tensor: TensorDecl, op: Load | Store, axis: int) -> str:
     """Where the access begins along an axis of the memory. What lies outside the axis stays there."""
-    (v, e), known = access.stored(tensor, scope.indexed(op))[axis], dict(scope.known)
+    v, e = access.stored(tensor, scope.indexed(op))[axis]
     (found, tests), place = access.accessed(scope.part.of(op)), scope.places.get(tensor.name)
     if isinstance(e, OfTile) and place is not None and v.axis == 0:
         return f"{scope.tiles[e.var].begin} - {place.first}"
-    if isinstance(e, At):
-        at = access.named(scope, e)
-        if not e.expr.positional and any(at in F.parts(t) for t in tests):
-            most = scope.text(extent(tensor, v, scope.step.axis))
-            scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({scope.expression(e.expr)}, -1)", most))
-    text, scope.known = scope.text(found.box[axis][0]), known
-    return text
+    with scope.keeping_names():
+        if isinstance(e, At):
+            at = access.named(scope, e)
+            if not e.expr.positional and any(at in F.parts(t) for t in tests):
+                most = scope.text(extent(tensor, v, scope.step.axis))
+                scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({scope.expression(e.expr)}, -1)", most))
+        return scope.text(found.box[axis][0])
 
 
 def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
@@ -285,18 +285,12 @@ def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, *, always: bool =
     Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
     """
     for op in (o for o in walk(scope.body) if isinstance(o, Load) and o.param == param):
-        index = scope.indexed(op)
-        unnamed = [e.var for _, e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
-        for var in unnamed:
-            scope.tiles[var] = _of_loop(scope, var, always)
-        known = dict(scope.args)
-        found = tma(scope, tensor, op)
-        descriptor = scope.args[found.name] if found is not None else None
-        scope.args = known
-        for var in unnamed:
-            del scope.tiles[var]
-        if descriptor is not None:
-            return descriptor
+        unnamed = {e.var for _, e in scope.indexed(op) if isinstance(e, OfTile)} - scope.tiles.keys()
+        tiles = {**scope.tiles, **{var: _of_loop(scope, var, always) for var in unnamed}}
+        trial = replace(scope, tiles=tiles, args={})
+        found = tma(trial, tensor, op)
+        if found is not None:
+            return trial.args[found.name]
     return None
 
 
