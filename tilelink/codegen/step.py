@@ -94,15 +94,11 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
     return function
 
 
-def _bounds_passed(host: Scope, step: StepPlan) -> list[tuple[str, str, str]]:
-    """Begin and end of the host's tile, as the fused step counts and by its variables, as far as they are the host's."""
+def _bounds_passed(host: Scope, step: StepPlan) -> dict[str, tuple[str, str]]:
+    """Begin and end of the host's tile, as the fused step counts and by its variables; of others it is this rank's coordinate."""
     tiles = host.lowered.part(step.path).tiles
-    return [(var, host.text(begin), host.text(end)) for var, begin, end in tiles if _is_passed(begin)]
-
-
-def _is_passed(begin: F.Formula) -> bool:
-    """Whether a tile is the host's; else it is this rank's coordinate."""
-    return any("." in name for name in F.symbols(begin))
+    passed = [(var, begin, end) for var, begin, end in tiles if any("." in name for name in F.symbols(begin))]
+    return {var: (host.text(begin), host.text(end)) for var, begin, end in passed}
 
 
 def _in_subtiles(host: Scope, step: StepPlan, tiles: list[str], passed: list[str]) -> list[list[str]]:
@@ -142,14 +138,14 @@ def _held_of(host: Scope, step: StepPlan) -> dict[str, str]:
 
 def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], list[str]]:
     """A fused step's function, and what the host passes to it: tiles, by name, and where they begin and end."""
-    passed, held = [end for _, *ends in _bounds_passed(host, step) for end in ends], _held_of(host, step)
+    passed, held = _bounds_passed(host, step), _held_of(host, step)
     handed, tiles = list(dict.fromkeys(held.values())), list[TileNames]()
     scope, leading = open_scope(host, step, frozenset(handed)), [*handed]
     with scope.apart() as inner:
         grids = {str(a) if step.copies else g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
-        for var, begin, _ in scope.part.tiles:
+        for var, _, _ in scope.part.tiles:
             g = grids[var]
-            if _is_passed(begin):
+            if var in passed:
                 if g is step.grid[-1] and step.subtiles > 1:
                     g = replace(g, tile=(g.tile or 0) // step.subtiles)
                 tiles.append(access.tile_names(scope, var, g))
@@ -176,7 +172,7 @@ def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], l
     # What the function's formulas name has to reach it through the host.
     for arg in function.args:
         host.args.setdefault(arg.name, arg)
-    return function, handed, passed
+    return function, handed, [end for ends in passed.values() for end in ends]
 
 
 def _signal_made(mainloop: Scope, step: StepPlan) -> None:
@@ -258,7 +254,7 @@ def _flag_awaited(scope: Scope, step: StepPlan) -> Formula | None:
         return None
     (flag,) = formulas(found[0])
     at: dict[str, F.Like] = {}
-    for var, begin, end in _bounds_passed(scope, step):
+    for var, (begin, end) in _bounds_passed(scope, step).items():
         at |= {f"{var}.begin": Sym(atom(begin)), f"{var}.end": Sym(atom(end))}
     return F.substitute(flag, {n: at.get(n, F.of(0)) for n in F.symbols(flag) if "." in n})
 
