@@ -14,9 +14,8 @@ from tilelink.ir.lowered import Await, Copy, Op, Read, Write, walk
 from tilelink.ir.program import At, Expr, OfTile
 
 
-def emit_tile(scope: Scope) -> None:
-    """Wait, move, notify: for the tile whose bounds the loop has just set."""
-    _name_peer(scope)
+def emit_tile(scope: Scope, held: str = "") -> None:
+    """Wait, move, notify: for the tile whose bounds the loop has just set, or the host's, which it has in registers as `held`."""
 
     def leaf(op: Op) -> None:
         if isinstance(op, Await):
@@ -24,19 +23,18 @@ def emit_tile(scope: Scope) -> None:
                 signals.await_one(scope, op, scope.step.step.moved_from or "")
         elif isinstance(op, Copy):
             _copy(scope, op)
+        elif isinstance(op, Write):
+            _push(scope, op, held)
         else:
             signals.signal(scope, op)
 
-    ops.each(scope, scope.part.body, leaf)
-
-
-def _name_peer(scope: Scope) -> None:
-    """The rank at the other end, where it follows from the tile alone."""
+    # The rank at the other end gets its name first, where it follows from the tile alone.
     copy = next(o for o in walk(scope.part.body) if isinstance(o, Copy | Write))
     ends = (("source", copy.source), ("owner", copy.target)) if isinstance(copy, Copy) else (("owner", copy),)
     for wish, end in ends:
         if end.rank != scope.step.rank:
             ops.name(scope, wish, end.rank, None)
+    ops.each(scope, scope.part.body, leaf)
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
@@ -128,23 +126,12 @@ def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], place
     return " + ".join(parts)
 
 
-# ------------------------------------------------------------------------------------------------- the tile of a mainloop
-def emit_held(scope: Scope, value: str) -> None:
-    """Push the host's tile from registers to whoever holds it, and tell them."""
-    tile = tuple(
-        At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True) if g.unit else OfTile(str(k))
-        for k, g in enumerate(scope.step.grid)
-    )
-
-    def leaf(op: Op) -> None:
-        if not isinstance(op, Write):
-            signals.signal(scope, op)
-            return
-        pe, context = scope.text(op.rank), scope.context(op.buffer)
-        there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
-        index = list(zip(scope.step.step.binding(op.param).view, tile, strict=True))
-        where, mask = access.address(scope, there, scope.declared(op.param), index, (op,))
-        scope.lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
-
-    _name_peer(scope)
-    ops.each(scope, scope.part.body, leaf)
+def _push(scope: Scope, op: Write, held: str) -> None:
+    """Store the host's tile where its holder has it."""
+    at = At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True)
+    tile = [at if g.unit else OfTile(str(k)) for k, g in enumerate(scope.step.grid)]
+    pe, context = scope.text(op.rank), scope.context(op.buffer)
+    there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
+    index = list(zip(scope.step.step.binding(op.param).view, tile, strict=True))
+    where, mask = access.address(scope, there, scope.declared(op.param), index, (op,))
+    scope.lines.add(f"tl.store({where}, {held}{f', mask={mask}' if mask else ''})")

@@ -174,17 +174,21 @@ class Scope(File):
 
     def offer(self, name: str, text: str) -> None:
         """Give a value this name, if a line behind reads it."""
-        self.offered.add(name)
+        self.offered.add(f"{name} = {text}")
         self.lines.add(f"{name} = {text}")
 
     def needed(self, rows: list[Row]) -> tuple[Row, ...]:
         """The lines of a function without those of names that are offered and not read."""
         found, read = list[Row](), set[str]()
         for row in reversed(rows):
-            name = row[1].partition(" = ")[0]
-            if name not in self.offered or name in read:
-                read = (read - {name}) | words([(0, row[1].removeprefix(f"{name} = "), None)])
-                found.append(row)
+            name, _, value = row[1].partition(" = ")
+            if row[1] not in self.offered:
+                read |= words([row])
+            elif name in read:
+                read = (read - {name}) | words([(0, value, None)])
+            else:
+                continue
+            found.append(row)
         return tuple(reversed(found))
 
     def named(self, wish: str, text: str) -> str:

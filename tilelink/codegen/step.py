@@ -153,7 +153,7 @@ def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], l
                 scope.replaced[var] = scope.rank
                 scope.tiles[var] = TileNames(scope.rank, "", g, 1)
         if step.copies:
-            copies.emit_held(scope, leading[0])
+            copies.emit_tile(scope, leading[0])
         else:
             scope.forwarded |= held
             emit_body(scope, scope.body)
