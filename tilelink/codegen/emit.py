@@ -173,11 +173,11 @@ def _decorator(args: tuple[Arg, ...]) -> str:
 def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
     plan, lowered, names = file.plan, file.lowered, file.naming.functions
     found = {f.name: f for path, _ in kernel.roles for f in emit_step(file, plan.step(path))}
-    stores_async, called = any(f.stores_async for f in found.values()), [*found]
+    stores_async = any(f.stores_async for f in found.values())
     fused = (plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused)
     deferred = [step for step in fused if step.deferred]
     tails = [emit_deferred(file, step) for step in deferred]
-    found |= {f.name: f for pair in tails for f in pair}
+    found |= {f.name: f for of in zip(*tails, strict=True) for f in of}
     begins, ends = list[Function](), list[Function]()
     if lowered.entry == kernel.name:
         begins.append(emit_epoch_signalled(file) if lowered.by_epoch else emit_begin(file))
@@ -187,10 +187,9 @@ def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
         found, layout = traced_kernel(kernel.name, _trace_roots(file, kernel, deferred), found)
         text.traces.append(layout)
     roots = [names[path] for path, _ in kernel.roles]
-    roles, drivers = [found[n] for n in roots], [found[driver.name] for driver, _ in tails]
+    roles, drivers = [found[n] for n in roots], [found[driver.name] for _, driver in tails]
     several = roles if len(roles) > 1 else []
-    behind = (*(found[n] for n in called if n not in roots), *(found[does.name] for _, does in tails), *drivers)
-    for f in (*begins, *ends, *behind, *several):
+    for f in (*begins, *ends, *(f for name, f in found.items() if name not in roots), *several):
         text.function(f)
     args: dict[str, Arg] = {}
     for arg in (a for f in (*roles, *begins, *drivers, *ends) for a in f.args):

@@ -184,7 +184,7 @@ def _signal_made(mainloop: Scope, step: StepPlan) -> None:
 
 
 def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
-    """The function by which workers draw work indices, and what it calls for each."""
+    """What workers call for each work index, and the function by which they draw them."""
     scope, loc = open_scope(file, file.plan.step(step.executor)), step.step.program.loc
     tiles = open_tiles(scope)
     taken, following, subtile, waited = (scope.names.fresh(n) for n in ("taken", "following", "subtile", "waited"))
@@ -221,7 +221,7 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
     outer.say("the last work index of all: the next call begins with the first again")
     with outer.block(f"if {taken} == {count} + workers - 1:"):
         outer.add(f"tl.store({counter}, tl.cast(0, tl.int64))")
-    return close(scope, scope.naming.drivers[step.path], ("workers",)), does
+    return does, close(scope, scope.naming.drivers[step.path], ("workers",))
 
 
 def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
