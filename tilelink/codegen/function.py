@@ -71,8 +71,7 @@ def arguments(scope: Scope, rows: tuple[Row, ...]) -> tuple[Arg, ...]:
 
 # ---------------------------------------------------------------------------------------------------- the tile of a turn
 def open_tiles(scope: Scope) -> dict[str, TileNames]:
-    """Declare the domain's tiles, by variable; their lines come later, when it is known which of them are used. Those of a copy
-    program are called as its axes are."""
+    """Declare the domain's tiles, by variable; their lines come later. Those of a copy program are called as its axes are."""
     grids = [g for g in scope.step.grid if g.var is not None or scope.step.copies]
     for (var, begin, end), g in zip(scope.part.tiles, grids, strict=True):
         fixed = _index(begin) is None
@@ -93,30 +92,26 @@ def open_tiles(scope: Scope) -> dict[str, TileNames]:
     return dict(scope.tiles)
 
 
-def order_lines(scope: Scope) -> None:
-    """`i0 = …`: the indices of the turn's tile, as far as they tell tiles apart."""
-    step = scope.step
+def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> None:
+    """The turn's tile: its indices `i0 = …`, and begin, end, lanes and masks along each axis of the domain."""
+    lines, step, scope = scope.lines, scope.step, replace(scope, tiles=tiles)
     if step.order:
-        scope.lines.say(f"the tile of this turn, in order {as_written(step.order_said)}")
+        lines.say(f"the tile of this turn, in order {as_written(step.order_said)}")
     for name, value in step.order:
         if name == "sorted_t":
             scope.arg(Arg(scope.naming.given[order_of(step.path)], "order", step.path))
         scope.offer(scope.text(Sym(name)), scope.text(value))
-
-
-def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> None:
-    """Begin, end, lanes and masks of the domain's tiles."""
-    lines, scope = scope.lines, replace(scope, tiles=tiles)
     for var, begin, end in scope.part.tiles:
         names, index = tiles[var], _index(begin)
+        if names.grid.unit:
+            continue
         if names.grid.table is not None and index is not None:
             _tile_of_segment(scope, index, names)
-        elif index is not None and not names.grid.unit:
+        elif index is not None:
             lines.add(f"{names.begin} = {scope.text(begin)}")
             scope.offer(names.end, scope.text(end))
         access.lane_lines(scope, names)
-        if not names.grid.unit:
-            scope.offer(scope.local(var), names.begin)  # an axis that is walked singly: a tile is no number
+        scope.offer(scope.local(var), names.begin)  # an axis that is walked singly: a tile is no number
 
 
 def _index(begin: F.Formula) -> str | None:

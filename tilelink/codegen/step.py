@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tilelink.codegen import access, copies, signals
 from tilelink.codegen.body import FIRST_SUBTILE, emit_body
-from tilelink.codegen.function import Function, close, open_tiles, order_lines, tile_lines
+from tilelink.codegen.function import Function, close, open_tiles, tile_lines
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import atom, words
 from tilelink.ir import formula as F
@@ -47,7 +47,6 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     flattens, span = _flattens(scope), f"worker, {scope.text(scope.step.total)}, workers"
     outer.add(f"for t in {f'tl.range({span}, flatten=True)' if flattens else f'range({span})'}:", scope.tile_loc)
     outer.depth = 1
-    order_lines(scope)
     tile_lines(scope, tiles)
     with scope.under(scope.part.tests):
         outer.extend(inner)
@@ -211,7 +210,6 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
         outer.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {turn}")
         if step.subtiles > 1:
             outer.add(f"{subtile} = {taken} % {step.subtiles}")
-        order_lines(scope)
         tile_lines(scope, tiles)
         outer.extend(inner)
         if flag is not None:
