@@ -91,6 +91,19 @@ def test_calls_take_the_schedule_that_was_measured_nearby(table: list[Entry]) ->
     assert words[0] == "overlapped: measured at K=32 M=32 N=32, on a day"
 
 
+def test_what_is_reserved_is_reserved_for_what_is_chosen_on_all_ranks(table: list[Entry]) -> None:
+    op = unscheduled()
+
+    def body() -> bool:
+        op.reserve(M=34)
+        op(*inputs(32))
+        taken = [*require().workspaces.values()]
+        op(*inputs(34))
+        return [*require().workspaces.values()] == taken
+
+    assert tilelink.launch(body, RANKS) == [True] * RANKS
+
+
 def test_a_choice_for_lists_is_that_of_the_ranks(table: list[Entry]) -> None:
     x, w = ([torch.zeros(*shape).to(torch.bfloat16)] * RANKS for shape in ((16, 32), (32, 32)))
     assert str(how(unscheduled(), x, w)) == "overlapped: measured at K=32 M=32 N=32, on a day"

@@ -32,7 +32,7 @@ Key: TypeAlias = tuple[object, ...]
 log = logging.getLogger("tilelink")
 
 CHOICES_KEPT = 4096
-"""Kinds of calls of which an operator remembers how they run."""
+"""Kinds of calls of which an operator remembers how they run: more than it keeps prepared."""
 
 
 def facts(tensors: Sequence[Any], session: Session) -> list[object]:
@@ -95,26 +95,27 @@ class Calls:
         if not given or all(isinstance(v, SCALAR) for v in given.values()):
             of += [(name, exact(value)) for name, value in given.items()]
             # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
-            key = (self.operator.scheduled, len(outs), *of)
+            key = (self.operator.identity if self.operator.scheduled else None, len(outs), *of)
         prepared = session.prepared[self.operator.identity].get(key)
         if prepared is None or not prepared.settled or vigil.debug:
-            prepared = _known(self.operator, session, key, tensors, outs, given)
-            prepared = prepared or self._prepared(session, key, tensors, outs, given)
+            prepared = self._prepared(session, key, tensors, outs, given)
         return prepared.run(tensors, outs)
 
     def _prepared(
         self, session: Session, key: Key | None, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]
     ) -> Prepared | Unfused:
-        """What runs a call that is not prepared under this operator's own schedule."""
-        operator = self._chosen(session, key, tensors, given)
-        # What is kept of a tiled form goes with its workspace; the unfused form has none, and is found at once the next time.
-        under = self.operator if operator.schedules.unfused else operator
-        found = None if under is self.operator else _known(under, session, key, tensors, outs, given)
-        if found is None:
+        """What has been prepared for a call, if all that it was made of is still so, looked at once more if need be;
+        else made, and kept. `key`: None, nothing names its kind."""
+        kept = session.prepared[self.operator.identity]
+        found: Prepared | Unfused | None = kept.get(key)
+        if found is None or (found.changed is not None and found.changed()):
+            operator = self._chosen(session, tensors, given)
             made = Unfused if operator.schedules.unfused else Prepared
             found = made(operator, session, tensors, outs, given)
             if key is not None:
-                session.prepared[under.identity][key] = found
+                kept[key] = found
+        elif found.in_place or session.vigil.debug:
+            found.again(tensors, outs, given)
         return found
 
     def _simulated(self, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
@@ -170,29 +171,27 @@ class Calls:
         possible = self.operator.reference_fn is not None and backend.group is not None
         return possible and not undivided(self.operator.signature, bound, self.operator.uneven)
 
-    def _chosen(self, session: Session, key: Key | None, tensors: Sequence[Any], given: dict[str, Any]) -> Operator:
+    def _chosen(self, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Operator:
         """With the schedule that is chosen for a call; itself where that is its own."""
         operator, backend = self.operator, session.backend
         if backend.only_references:
             return self.variant(Schedule(unfused=True))
         if operator.scheduled:
             return operator
-        at = (backend.ranks, backend.topology.backend, key)
-        known = self._choices.get(at) if key is not None else None
-        if known is None:
-            try:
-                bound = bind_here(operator, session, tensors, given)
+        try:
+            bound = bind_here(operator, session, tensors, given)
+            chosen = self._choices.get(bound)
+            if chosen is None:
                 choice = self.choice(bound, plain=self.has_plain(backend, bound))
-            except TilelinkError:
-                return operator  # which finds the same again, and tells the other ranks
-            known = self.variant(choice.schedule)
-            if key is not None:
-                self._choices[at] = known
-            if known is not operator:
-                # What was reserved for this operator was reserved for however it runs.
-                session.reserved[known.identity] = session.reserved.setdefault(operator.identity, {})
-                log.info("%s at %s runs %s", operator.name, dict(bound.sizes), choice)
-        return known
+                chosen = self._choices[bound] = self.variant(choice.schedule)
+                if chosen is not operator:
+                    log.info("%s at %s runs %s", operator.name, dict(bound.sizes), choice)
+        except TilelinkError:
+            return operator  # which finds the same again, and tells the other ranks
+        # What was reserved for this operator was reserved for however it runs, and what is prepared goes with its memory.
+        session.reserved[chosen.identity] = session.reserved.setdefault(operator.identity, {})
+        session.prepared[chosen.identity] = session.prepared[operator.identity]
+        return chosen
 
     # ----------------------------------------------------------------------------------------------------------- looked at
     def planned_for(
@@ -223,9 +222,8 @@ class Calls:
         operator = self.operator
         reserved = session.reserved.setdefault(operator.identity, {})
         reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
-        for each in (operator, *self._variants.values()):
-            # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
-            session.prepared[each.identity].clear()
+        # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
+        session.prepared[operator.identity].clear()
         if tensors:
             bound = bind_here(operator, session, tensors, {})
             made = operator.compiled(bound, session.vigil.checks)
@@ -238,21 +236,3 @@ class Calls:
         if session is not None:
             for operator in (self.operator, *self._variants.values()):
                 session.close(operator.identity)
-
-
-def _known(
-    operator: Operator,
-    session: Session,
-    key: Key | None,
-    tensors: Sequence[Any],
-    outs: Sequence[Any],
-    given: dict[str, Any],
-) -> Prepared | Unfused | None:
-    """What has been prepared for a call under the operator's own schedule, if all that it was made of is still so; looked at once
-    more, where that is needed. `key`: None, nothing names its kind."""
-    found: Prepared | Unfused | None = session.prepared[operator.identity].get(key)
-    if found is None or (found.changed is not None and found.changed()):
-        return None
-    if found.in_place or session.vigil.debug:
-        found.again(tensors, outs, given)
-    return found
