@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 
 from tilelink.ir.schedule import Placement, Schedule
-from tilelink.tuning.space import changed, ways
 from tilelink.tuning.study import unknown, wanted
 
 if TYPE_CHECKING:
@@ -60,13 +59,10 @@ def annealing(of: Search) -> Batches:
     """From the schedule to begin with to one that differs in one step, which is kept if it is faster, and sometimes if not."""
     chosen, now, heat, stale = random.Random(of.limits.seed), of.start, HOT, 0
     while stale < STALE:
-        found = [(path, way) for path in of.space for way in ways(of.space, now, path) if len(way) > 1]
+        found = [way for part in of.parts for way in of.around(now, part) if len(way) > 1]
         if not found:
             return
-        path, way = chosen.choice(found)
-        other = changed(of.space, now, path, chosen.choice(way))
-        if of.slots and chosen.random() < 1 / (1 + len(found)):
-            other = replace(now, slots=chosen.choice(of.slot_counts))
+        other = chosen.choice(chosen.choice(found))
         stale = stale + 1 if other in of.study.tried else 0
         yield [other]
         us, before = of.study.tried[other].us, of.study.tried[now].us
@@ -77,31 +73,28 @@ def annealing(of: Search) -> Batches:
 
 
 def descent(of: Search) -> Batches:
-    """Around the best so far one coordinate after the other, those first that are estimated to be good, until none improves."""
-    improved = True
-    while improved:
-        before = of.study.best.schedule
-        for path in of.space:
+    """What `descended` comes across, those first that are estimated to be good."""
+    for around in descended(of, lambda: of.study.best.schedule):
+        best = of.study.best.schedule
+        new = [s for s in dict.fromkeys(around) if s not in of.study.tried]
+        own, *told = of.estimates([best, *new])
+        limit = HOPELESS * min((us for us in (own, *told) if us), default=math.inf)
+        good = sorted((us, k) for k, us in enumerate(told) if us <= limit)
+        of.study.estimated_away += len(new) - len(good)
+        yield from of.batches([new[k] for _, k in good])
+
+
+def descended(of: Search, best: Callable[[], Schedule]) -> Batches:
+    """Schedules around the best so far, one part of it after the other, until none improves."""
+    before: Schedule | None = None
+    while best() != before:
+        before = best()
+        for part in of.parts:
             for k in itertools.count():
-                best = of.study.best.schedule
-                found = ways(of.space, best, path)
-                if k >= len(found):
+                around = of.around(best(), part)
+                if k >= len(around):
                     break
-                yield from _promising(of, [changed(of.space, best, path, o) for o in found[k]])
-        yield from _promising(of, [replace(of.study.best.schedule, slots=n) for n in of.slots])
-        improved = of.study.best.schedule != before
-
-
-def _promising(of: Search, around: Sequence[Schedule]) -> Batches:
-    best = of.study.best.schedule
-    new = [s for s in dict.fromkeys(around) if s not in of.study.tried]
-    if not new:
-        return
-    own, *told = of.estimates([best, *new])
-    limit = HOPELESS * min((us for us in (own, *told) if us), default=math.inf)
-    good = sorted((us, k) for k, us in enumerate(told) if us <= limit)
-    of.study.estimated_away += len(new) - len(good)
-    yield from of.batches([new[k] for _, k in good])
+                yield around[k]
 
 
 def by_model(of: Search) -> Batches:
@@ -138,22 +131,15 @@ def _looked_at(of: Search) -> dict[Schedule, float]:
     """Schedules that a descent on the cost model comes across, of small spaces all, with their estimates."""
     costs: dict[Schedule, float] = {}
 
-    def look(schedules: Sequence[Schedule]) -> Schedule:
-        new = [s for s in dict.fromkeys(schedules) if s not in costs]
-        costs.update(zip(new, of.estimates(new), strict=True))
-        return min((s for s in costs if costs[s]), key=lambda s: costs[s], default=of.start)
+    def look(schedules: Sequence[Schedule]) -> None:
+        costs.update(zip(schedules, of.estimates(schedules), strict=True))
 
     if of.count <= RANKED:
         look([of.numbered(k) for k in range(of.count)])
         return costs
-    best, before = look([of.start]), None
-    while best != before:
-        before = best
-        for path in of.space:
-            for way in ways(of.space, best, path):
-                look([changed(of.space, best, path, o) for o in way])
-            best = look([])
-        best = look([replace(best, slots=n) for n in of.slots])
+    look([of.start])
+    for around in descended(of, lambda: min((s for s in costs if costs[s]), key=lambda s: costs[s], default=of.start)):
+        look(around)
     return costs
 
 

@@ -19,7 +19,7 @@ from tilelink.mapping import placement_of
 from tilelink.runtime.backend import Backend
 from tilelink.tuning.methods import Batches, method_named
 from tilelink.tuning.progress import bar
-from tilelink.tuning.space import Space
+from tilelink.tuning.space import Space, changed, ways
 from tilelink.tuning.study import Study, Trial, add, nothing_runs, read
 
 Progress = Callable[[Study], None]
@@ -150,6 +150,17 @@ class Search:
             number, at = divmod(number, len(options))
             chosen[path] = options[at]
         return replace(self.start.merged(chosen), slots=self.slot_counts[slots])
+
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """What schedules differ in: the paths of steps; None: how many slots."""
+        return (*self.space, None)
+
+    def around(self, schedule: Schedule, part: str | None) -> list[list[Schedule]]:
+        """Schedules that differ in one part; what each list has is to be tried at once, one list after the other."""
+        if part is None:
+            return [[replace(schedule, slots=slots) for slots in self.slot_counts]]
+        return [[changed(self.space, schedule, part, o) for o in way] for way in ways(self.space, schedule, part)]
 
     def batches(self, schedules: Sequence[Schedule]) -> Batches:
         """The schedules that have not been tried, in their order; the study says how many are left."""
