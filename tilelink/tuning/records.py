@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -31,11 +31,9 @@ def taken(text: str | bytes, of: Callable[[Any], T]) -> T:
         raise ValueError("it is nested too deeply") from error
 
 
-def made(kind: type[T], record: Any, **readers: Callable[[Any], Any]) -> T:
-    """A dataclass whose fields an object of JSON names, each of its type: lists are tuples, and objects tuples of pairs.
-
-    Args:
-        readers: of fields that are records themselves, by name.
+def made(kind: type[T], record: Any) -> T:
+    """A dataclass whose fields an object of JSON names, each of its type: lists are tuples, and objects tuples of pairs, or
+    dataclasses.
 
     Raises:
         ValueError: a field that it does not have, or does not get; a value of another type.
@@ -47,12 +45,7 @@ def made(kind: type[T], record: Any, **readers: Callable[[Any], Any]) -> T:
     for f in fields(cast("type[Any]", kind)):
         if f.name not in given and f.default is MISSING and f.default_factory is MISSING:
             raise ValueError(f"{kind.__name__} has no value for `{f.name}`")
-    return kind(
-        **{
-            name: readers[name](value) if name in readers else _value(known[name], value, f"{kind.__name__}.{name}")
-            for name, value in given.items()
-        }
-    )
+    return kind(**{name: _value(known[name], value, f"{kind.__name__}.{name}") for name, value in given.items()})
 
 
 _hints = cache(get_type_hints)
@@ -67,8 +60,12 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             return tuple([(name, _value(get_args(of)[1], v, where)) for name, v in object_of(value, where).items()])
         if of is not None and isinstance(value, list):
             return tuple([_value(of, each, where) for each in cast("list[Any]", value)])
+        if option is Schedule:
+            return schedule_of(value)
         if option in KINDS.values() and isinstance(value, dict):
             return _placed(object_of(value, where), where)
+        if is_dataclass(option) and option not in KINDS.values():
+            return made(option, value)
     raise ValueError(f"`{where}` is {_said(value)}")
 
 
@@ -125,13 +122,13 @@ def schedule_of(record: Any) -> Schedule:
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
-def record_of(schedule: Schedule) -> dict[str, Any] | None:
-    """None where a user's function orders tiles, or computes them: a function is no data."""
+def record_of(value: Any) -> dict[str, Any] | None:
+    """A schedule, or a dataclass that may have one, as an object of JSON; None where a user's function orders tiles, or computes
+    them: a function is no data."""
     try:
-        found = _differing(schedule)
+        return _data(value)
     except TypeError:
         return None
-    return {"placements": found.pop("entries", {}), **found}
 
 
 def _differing(record: Any) -> dict[str, Any]:
@@ -150,6 +147,11 @@ def _data(value: Any) -> Any:
     kind = next((name for name, cls in KINDS.items() if isinstance(value, cls)), None)
     if kind is not None:
         return {"on": kind, **_differing(value)}
+    if isinstance(value, Schedule):
+        found = _differing(value)
+        return {"placements": found.pop("entries", {}), **found}
+    if is_dataclass(value):
+        return {f.name: _data(getattr(value, f.name)) for f in fields(value)}
     if not isinstance(value, tuple):
         return value
     several = cast("tuple[Any, ...]", value)

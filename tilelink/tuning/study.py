@@ -15,7 +15,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.runtime.memory import regions
 from tilelink.tuning.measuring import Times
-from tilelink.tuning.records import form_of, made, object_of, record_of, schedule_of, taken
+from tilelink.tuning.records import form_of, made, object_of, record_of, taken
 from tilelink.tuning.tables import Problem
 from tilelink.version import __version__
 
@@ -263,7 +263,7 @@ def read(path: Path, study: Study) -> list[Trial]:
     Raises:
         TilelinkError: TL466, it has trials of something else, or is damaged.
     """
-    head = {"tilelink": __version__, "on": study.on, **study.problem.record()}
+    head = {"tilelink": __version__, "on": study.on, **(record_of(study.problem) or {})}
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(head) + "\n", encoding="utf-8")
@@ -273,7 +273,7 @@ def read(path: Path, study: Study) -> list[Trial]:
         whole = text[: text.rfind("\n") + 1]  # the search may have ended amid a line
         first, *lines = whole.splitlines() or [""]
         known = taken(first, lambda record: object_of(record, "study"))
-        trials = [taken(line, lambda record: made(Trial, record, schedule=schedule_of)) for line in lines]
+        trials = [taken(line, lambda record: made(Trial, record)) for line in lines]
     except (OSError, ValueError) as error:
         raise _refused(path, f"it does not read: {error}") from error
     if known != head:
@@ -286,9 +286,8 @@ def read(path: Path, study: Study) -> list[Trial]:
 
 def add(path: Path, trials: Sequence[Trial]) -> None:
     """Put down trials; those with a function of the user's are left out."""
-    records = [asdict(replace(t, schedule=Schedule())) | {"schedule": record_of(t.schedule)} for t in trials]
     with path.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(r) + "\n" for r in records if r["schedule"] is not None))
+        file.write("".join(json.dumps(r) + "\n" for r in map(record_of, trials) if r is not None))
 
 
 def _refused(path: Path, why: str) -> TilelinkError:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from typing import Any, cast
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import Schedule
 from tilelink.runtime import cache
-from tilelink.tuning.records import form_of, made, object_of, record_of, schedule_of, taken
+from tilelink.tuning.records import form_of, made, object_of, record_of, taken
 
 Sizes = tuple[tuple[str, int], ...]
 FAR = 2.0
@@ -49,9 +49,6 @@ class Problem:
         """Of one bucket."""
         return self.comparable(other) and self.bucket == other.bucket
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self) | {"sizes": dict(self.sizes), "dtypes": list(self.dtypes)}
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -69,11 +66,8 @@ class Entry:
         return form_of(self.schedule)
 
     def record(self) -> dict[str, Any] | None:
-        schedule = record_of(self.schedule)
-        if schedule is None:
-            return None
-        times = {"ms": self.ms, "ms_unfused": self.ms_unfused, "measured": self.measured}
-        return {"problem": self.problem.record(), "schedule": schedule, "won": self.won, **times}
+        found = record_of(self)
+        return None if found is None else found | {"won": self.won}
 
     @staticmethod
     def of(record: Any) -> Entry:
@@ -83,7 +77,7 @@ class Entry:
         """
         given = dict(object_of(record, Entry.__name__))
         won = given.pop("won", None)
-        found = made(Entry, given, problem=lambda r: made(Problem, r), schedule=schedule_of)
+        found = made(Entry, given)
         if won != found.won:
             raise ValueError(f"it says that {won!r} won, and has a schedule of {found.won!r}")
         return found
