@@ -159,10 +159,10 @@ def _of_link(played: Played, way: str, machine: Machine, near: bool) -> tuple[Ar
     there = np.zeros((ranks, tiles, ranks), dtype=np.bool_)
     rank = np.arange(ranks)
     kind = machine.same_node(rank[:, None], rank) == near
-    for reads, sent in played.work.sent():
+    for row, sent in played.work.sent():
         reached = (sent > 0) & kind[:, None, :]
         own = np.eye(ranks, dtype=np.bool_)[:, None, :] & reached.any(axis=2, keepdims=True)
-        there |= own if (way == "in") == reads else reached
+        there |= own if (way == "in") == isinstance(row.op, Read) else reached
     return played.ends - played.work.us, played.ends, there
 
 

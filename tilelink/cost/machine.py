@@ -108,13 +108,26 @@ class Machine:
     sources: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
+    @cache
     def load(name_or_path: str | Path) -> Machine:
         """The machine of a name in `MACHINES`, or of a TOML file.
 
         Raises:
             TilelinkError: TL731 there is no such machine, TL732 the file says something else than a machine.
         """
-        return load(name_or_path)
+        path = Path(name_or_path)
+        if path.suffix != ".toml":
+            path = FOLDER / f"{name_or_path}.toml"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise TilelinkError(
+                "TL731",
+                f"there is no machine {str(name_or_path)!r}",
+                why=f"the machines that come with the package are {', '.join(MACHINES)}",
+                hint="name one of these, or a file that ends in .toml; `tilelink calibrate --out FILE.toml` writes one",
+            ) from error
+        return parse(text, str(path))
 
     def device(self) -> Device:
         """What plans for it have to know."""
@@ -195,24 +208,6 @@ SAID = ("name", "gpu", "capability", "copy_engines", "gpus", "nodes")
 FIGURES = tuple(f.name for f in fields(Machine) if f.name not in (*SAID, "sources"))
 
 
-@cache
-def load(name_or_path: str | Path) -> Machine:
-    """See `Machine.load`."""
-    path = Path(name_or_path)
-    if path.suffix != ".toml":
-        path = FOLDER / f"{name_or_path}.toml"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TilelinkError(
-            "TL731",
-            f"there is no machine {str(name_or_path)!r}",
-            why=f"the machines that come with the package are {', '.join(MACHINES)}",
-            hint="name one of these, or a file that ends in .toml; `tilelink calibrate --out FILE.toml` writes one",
-        ) from error
-    return parse(text, str(path))
-
-
 def parse(text: str, path: str = "FILE.toml") -> Machine:
     """The machine that a TOML file describes: of figures that it leaves out, those of the machine that it is `like`."""
     try:
@@ -232,7 +227,7 @@ def parse(text: str, path: str = "FILE.toml") -> Machine:
         found[name] = int(pair[0]) if name == "sms" else float(pair[0])
         sources[name] = pair[1]
     if like is not None:
-        other = load(like)
+        other = Machine.load(like)
         inherited = {n: f"assumed, as of {other.name}: {s}" for n, s in other.sources if n not in sources}
         return replace(other, **said, **found, sources=tuple(sorted({**inherited, **sources}.items())))
     if missing := [n for n in (*SAID, *FIGURES) if n not in said and n not in found]:
@@ -249,5 +244,5 @@ def _wrong(path: str, what: str) -> TilelinkError:
     )
 
 
-H200 = load("8xH200")
+H200 = Machine.load("8xH200")
 """What calls are chosen for."""

@@ -13,19 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilelink.cost.machine import H200, Machine
 from tilelink.cost.prediction import Played, Prediction
+from tilelink.cost.rows import Array
 from tilelink.cost.sharing import Demand, slower
 from tilelink.cost.turns import take_turns
 from tilelink.cost.work import Event, Work
 from tilelink.ir.lowered import Await, Executor, Lowered, Signal
 from tilelink.proof.table import Table
 
-Array: TypeAlias = Any
 PASSES = 512
 """After so many, waits go round in a circle, or nearly: what is known by then is a lower bound."""
 SLOW = 0.01

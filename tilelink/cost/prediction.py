@@ -10,6 +10,7 @@ import numpy as np
 
 from tilelink.cost.rows import Array
 from tilelink.cost.work import Work
+from tilelink.ir.lowered import Read
 
 LEAST = 0.005
 """Microseconds; what is shorter is no interval."""
@@ -93,7 +94,7 @@ def _intervals(played: Played, only: int | None = None) -> Iterator[Interval]:
     work = played.work
     name, by, workers, first = work.loop.path, work.executor.engine.by, played.who.shape[1], work.first
     indices = _indices(work)
-    links = [(cost, sent) for cost, sent in work.sent()]
+    links = [*work.sent()]
     for rank in range(played.ends.shape[0]):
         if only not in (None, rank) and not links:
             continue
@@ -111,9 +112,9 @@ def _intervals(played: Played, only: int | None = None) -> Iterator[Interval]:
             if long > LEAST and only in (None, rank):
                 kind = "copy" if by == "stream" and not work.made else "work"
                 yield Interval(rank, on, name, end - long, end, f"{name} {_said(tile)}", tile, kind, moved)
-            for reads, sent in links:
+            for row, sent in links:
                 for peer in np.flatnonzero(sent[rank, t]):
-                    source, target = (int(peer), rank) if reads else (rank, int(peer))
+                    source, target = (int(peer), rank) if isinstance(row.op, Read) else (rank, int(peer))
                     label, size = f"{name}: rank {source} to rank {target}", float(sent[rank, t, peer])
                     for where, link in ((source, "link out"), (target, "link in")):
                         if only in (None, where):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,41 +59,30 @@ class Cost:
         return replace(self, us=self.us + self.link * link.reshape(shape) + self.memory * memory.reshape(shape))
 
 
-@dataclass(slots=True)
 class Work:
-    """A loop of an executor. Its arrays have the axes of its rows, if nothing else is said."""
+    """A loop of an executor. Its arrays have the axes of its rows, if nothing else is said.
 
-    table: Table
-    executor: Executor
-    loop: Tiles
-    machine: Machine
-    made: tuple[Product, ...] = ()
-    operands: frozenset[int] = frozenset()
-    """The places of what products read."""
-    rows: list[Row] = field(default_factory=list[Row])
-    costs: list[Cost] = field(default_factory=list["Cost"])
-    products: list[Cost] = field(default_factory=list["Cost"])
-    fixed: float = 0.0
-    """Of each tile besides."""
-    at: Array = None
-    """(rank, index, …): the position of each tile; -1: none is."""
-    own: Array = None
-    """(rank, position): what each tile takes for its products."""
-    us: Array = None
-    """(rank, position): what each tile takes in all."""
-    awaits: list[Event] = field(default_factory=list[Event])
-    signals: list[Event] = field(default_factory=list[Event])
+    Attributes:
+        operands: the places of what products read.
+        costs, products: of rows, but for `fixed`, of each tile besides.
+        at: (rank, index, …), the position of each tile; -1: none is.
+        own, us: (rank, position), what each tile takes for its products, and in all.
+    """
 
-    def __post_init__(self) -> None:
-        table, loop = self.table, self.loop
+    us: Array
+    awaits: list[Event]
+    signals: list[Event]
+
+    def __init__(self, table: Table, executor: Executor, loop: Tiles, machine: Machine) -> None:
+        self.table, self.executor, self.loop, self.machine = table, executor, loop, machine
         self.rows = [r for r in table.rows if r.loop is loop]
-        self.at = table.at(loop) if loop.axes else np.zeros(table.ranks, dtype=np.int64)
+        self.at: Array = table.at(loop) if loop.axes else np.zeros(table.ranks, dtype=np.int64)
         self.made = tuple(products(loop.body))
         operands = [row for product in self.made for row in product.rows(self.rows)]
         self.operands = frozenset(row.place for row in operands)
-        self._accesses()
-        for product in self.made:
-            self._product(product)
+        self.costs = [*self._accesses()]
+        self.products = [cost for product in self.made for cost in self._product(product)]
+        self.fixed = 0.0
         if self.by_workers:
             self.fixed = self.subtiles * self.machine.fixed(*self.tile) if self.made else self.machine.tile_latency
         self.own = self._total(self.products, self.fixed)
@@ -162,12 +151,12 @@ class Work:
         return self.rows[0].depth if self.rows else self.at.ndim
 
     # -------------------------------------------------------------------------------------------------------------- costs
-    def _accesses(self) -> None:
+    def _accesses(self) -> Iterator[Cost]:
         """Of a product's tile, operands come while others are multiplied, and what it stores on its rank is in its fixed cost."""
         here = max(1 / self.machine.worker_memory, self.workers / self.machine.memory)
         for row in self.rows:
             if isinstance(row.op, Await) and row.op.doorbell:
-                self.costs.append(Cost(row, where(row, np.full((1,) * row.depth, self.machine.doorbell))))
+                yield Cost(row, where(row, np.full((1,) * row.depth, self.machine.doorbell)))
             if not isinstance(row.op, Read | Write) or (row.copy is not None and isinstance(row.op, Read)):
                 continue
             rank, size = row.values["rank"], nbytes(self.table, row)
@@ -179,7 +168,7 @@ class Work:
                 fixed = 0.0 if self.by_workers else self.machine.copy
                 local = here * np.where(away, 1, 2) if self.by_workers else np.where(away, 0, 2 / self.machine.memory)
                 us, size = where(row, np.full((1,) * row.depth, fixed)), where(row, size)
-                self.costs.append(Cost(row, us, size * np.where(away, there, 0.0), size * local))
+                yield Cost(row, us, size * np.where(away, there, 0.0), size * local)
             elif self.by_workers:
                 hidden = row.place in self.operands or (self.made and isinstance(row.op, Write))
                 # Of what data picks from a box, a tile takes its share.
@@ -187,9 +176,7 @@ class Work:
                 often = once(row, size / share) if isinstance(row.op, Read) else where(row, size / share)
                 there = self._per_byte(row, peer, isinstance(row.op, Read))
                 away, local = peer != rank, 0.0 if hidden else here
-                self.costs.append(
-                    Cost(row, 0.0, often * np.where(away, there, 0.0), often * np.where(away, 0.0, local))
-                )
+                yield Cost(row, 0.0, often * np.where(away, there, 0.0), often * np.where(away, 0.0, local))
 
     def _per_byte(self, row: Row, peer: Array, pull: bool) -> Array:
         """Microseconds for a byte between two ranks, by one of the workers. All whose tiles of a wave reach other ranks share
@@ -221,7 +208,7 @@ class Work:
         padded = np.pad(by_position, ((0, 0), (0, waves * self.workers - tiles))).reshape(ranks, waves, self.workers)
         return self.by_tile(np.repeat(padded.sum(axis=2), self.workers, axis=1)[:, :tiles])
 
-    def _product(self, product: Product) -> None:
+    def _product(self, product: Product) -> Iterator[Cost]:
         high, wide = self.tile
         for row, deep in product.deep(self.rows, high * wide):
             if product.function is None:
@@ -231,7 +218,7 @@ class Work:
                 read = sum(float(nbytes(self.table, r).max()) for r in product.rows(self.rows))
                 us = max(product.often * each, read / self.machine.memory) + self.machine.library_call
                 us = np.full((1,) * row.depth, us)
-            self.products.append(Cost(row, where(row, us)))
+            yield Cost(row, where(row, us))
 
     def _total(self, costs: Sequence[Cost], fixed: float) -> Array:
         """(rank, position): the sum of some costs. Workers share the tile that stands for those of a run-time split."""
@@ -278,22 +265,11 @@ class Work:
 
     def crossing(self) -> Iterator[tuple[Row, Array]]:
         """Accesses of other ranks' memory, and how many bytes each rank moves to or from which other: (rank, other rank)."""
-        ranks = self.table.ranks
-        for row in self.rows:
-            if isinstance(row.op, Read | Write):
-                size, rank, peer = nbytes(self.table, row), row.values["rank"], row(row.op.rank)
-                moved = where(row, size * (peer != rank))
-                if not moved.any():
-                    continue
-                moved, rank, peer = np.broadcast_arrays(moved, rank, peer)
-                found = np.zeros((ranks, ranks))
-                np.add.at(found, (rank, np.clip(peer, 0, ranks - 1)), moved * repeated(row, moved))
-                yield row, found
+        return ((row, found.sum(axis=1)) for row, found in self.sent())
 
-    def sent(self) -> Iterator[tuple[bool, Array]]:
-        """Accesses of other ranks' memory: whether it reads, and (rank, position, other rank), how many bytes a tile moves."""
-        ranks, axes = self.table.ranks, self.at.ndim
-        shape = (*self.at.shape, ranks)
+    def sent(self) -> Iterator[tuple[Row, Array]]:
+        """The same by tile: (rank, position, other rank)."""
+        ranks = self.table.ranks
         for row in self.rows:
             if not isinstance(row.op, Read | Write):
                 continue
@@ -301,12 +277,11 @@ class Work:
             moved = where(row, nbytes(self.table, row) * (peer != rank))
             if not moved.any():
                 continue
+            at = self.at.reshape(self.at.shape + (1,) * (row.depth - self.at.ndim))
+            moved, rank, at, peer = np.broadcast_arrays(moved, rank, at, np.clip(peer, 0, ranks - 1))
             found = np.zeros((ranks, self.tiles + 1, ranks))
-            for other in range(ranks):
-                by_tile = summed(row, moved * (peer == other))
-                wide = np.broadcast_to(by_tile.reshape(by_tile.shape[:axes]), shape[:-1]).reshape(ranks, -1)
-                found[np.arange(ranks)[:, None], self.at.reshape(ranks, -1), other] = wide
-            yield isinstance(row.op, Read), found[:, :-1]
+            np.add.at(found, (rank, at, peer), moved * repeated(row, moved))
+            yield row, found[:, :-1]  # position -1 is the last one
 
     # ---------------------------------------------------------------------------------------------------------- positions
     def _by_position(self, values: Array, nothing: float) -> Array:
