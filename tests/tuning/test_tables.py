@@ -115,12 +115,12 @@ def test_what_is_shipped_is_taken_where_it_was_measured_and_can_be_planned() -> 
     assert shipped()
     for e in shipped():
         for plain in (True, False):
-            found = measured(e.problem, plain, near=True)
+            found = measured(e.problem, plain)
             assert (found.schedule if found is not None else None) == (
                 e.schedule if plain or not e.schedule.unfused else None
             )
-        assert measured(dataclasses.replace(e.problem, ranks=2 * e.problem.ranks), True, near=False) is None
-        assert measured(dataclasses.replace(e.problem, gpu="NVIDIA A100-SXM4-80GB"), True, near=False) is None
+        assert measured(dataclasses.replace(e.problem, ranks=2 * e.problem.ranks), True) is None
+        assert measured(dataclasses.replace(e.problem, gpu="NVIDIA A100-SXM4-80GB"), True) is None
         assert e.ms_unfused is not None
         assert e.ms <= e.ms_unfused
         if not e.schedule.unfused:

@@ -13,7 +13,7 @@ from tilelink.ir.shape import Signature
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.compiled import refused
-from tilelink.tuning.tables import FAR, Problem, nearest, shipped
+from tilelink.tuning.tables import Entry, Problem, nearest, shipped
 
 if TYPE_CHECKING:
     from tilelink.pipeline.operator import Operator
@@ -53,31 +53,24 @@ def choose(problem: Problem, own: Schedule, plan: Callable[[Schedule], Plan], *,
         plan: the operator's plan for the call with a schedule.
         plain: there is an unfused form that can run.
     """
-    found = measured(problem, plain, near=True)
-    far = measured(problem, plain, near=False) if found is None else None
-    if far is not None and inestimable(plan(own)):
-        found = far
-    if found is not None and any(isinstance(p, Library) and p.runs for _, p in found.schedule.entries):
+    found = measured(problem, plain)
+    if found is not None and not found.problem.alike(problem) and not inestimable(plan(own)):
+        found = None  # of other sizes an estimate knows more
+    if found is None:
+        return estimated(plan(own), own) if plain else Choice(own, "as the operator comes")
+    if any(isinstance(p, Library) and p.runs for _, p in found.schedule.entries):
         # Measured with heads of a size that the library takes, perhaps.
         why = refused(plan(found.schedule))
-        found = found if why is None else Choice(own, f"as the operator comes: {why.why}")
-    if found is not None or not plain:
-        return found or Choice(own, "as the operator comes")
-    return estimated(plan(own), own)
-
-
-def measured(problem: Problem, plain: bool, *, near: bool) -> Choice | None:
-    """The schedule that the package ships for such a problem.
-
-    Args:
-        plain: there is an unfused form that can run.
-        near: only what was measured at such sizes, in their bucket: of others an estimate knows more.
-    """
-    found = nearest(shipped(), problem, 0.0 if near else FAR)
-    if found is None or (found.schedule.unfused and not plain):
-        return None
+        if why is not None:
+            return Choice(own, f"as the operator comes: {why.why}")
     sizes = " ".join(f"{n}={v}" for n, v in found.problem.sizes)
     return Choice(found.schedule, f"measured at {sizes}, {found.measured}")
+
+
+def measured(problem: Problem, plain: bool) -> Entry | None:
+    """What the package ships for such a problem. `plain`: there is an unfused form that can run."""
+    found = nearest(shipped(), problem)
+    return found if found is None or plain or not found.schedule.unfused else None
 
 
 def reads_tables(plan: Plan) -> bool:

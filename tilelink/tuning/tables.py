@@ -20,8 +20,7 @@ from tilelink.tuning.records import form_of, made, object_of, record_of, taken
 
 Sizes = tuple[tuple[str, int], ...]
 FAR = 2.0
-"""Octaves, summed over all sizes, beyond which a measured schedule says nothing about a call; where a model knows better,
-it says something about its own bucket only."""
+"""Octaves, summed over all sizes, beyond which a measured schedule says nothing about a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,12 @@ def octaves(one: Sizes, other: Sizes) -> float:
     return sum(abs(math.log2(max(a, 1)) - math.log2(max(b, 1))) for (_, a), (_, b) in zip(one, other, strict=True))
 
 
-def nearest(entries: Sequence[Entry], problem: Problem, far: float = FAR) -> Entry | None:
-    """The entry for the problem's bucket, else the nearest within `far` octaves: the first of those that are equally near."""
+def nearest(entries: Sequence[Entry], problem: Problem) -> Entry | None:
+    """The entry for the problem's bucket, else the nearest that is not `FAR`: the first of those that are equally near."""
     known = [e for e in entries if e.problem.comparable(problem)]
     same = [e for e in known if e.problem.bucket == problem.bucket]
     best = min(same or known, key=lambda e: octaves(e.problem.sizes, problem.sizes), default=None)
-    return best if best is not None and (same or octaves(best.problem.sizes, problem.sizes) <= far) else None
+    return best if best is not None and (same or octaves(best.problem.sizes, problem.sizes) <= FAR) else None
 
 
 @functools.cache
