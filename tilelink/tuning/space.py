@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -51,8 +51,12 @@ ELEMENTS = 16384
 """Of a tile, unless the operator's own has more."""
 DOT = range(16, 257)
 """Elements along a dimension that `tl.dot` takes, and registers hold."""
+FEW = 16
+"""Placements on SMs that are tried all at once, rather than aspect by aspect."""
 ASPECTS = (("tile",), ("warps", "stages"), ("count",))
-"""What is varied at once."""
+MULTIPLIED = (("tile", "warps", "stages"), ("order",))
+COPIED = (("tile", "push", "order"), ("streams",))
+"""What is varied at once: of steps on SMs, of matmuls, and of copy engines."""
 
 
 def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
@@ -193,13 +197,6 @@ def around(plan: Plan, step: StepPlan, own: Sms, stages: tuple[int, ...] = ()) -
     yield from seen
 
 
-def apart(options: Sequence[Sms], now: Sms) -> Iterator[list[Sms]]:
-    """For each aspect, the options that differ from `now` in nothing else."""
-    for aspect in ASPECTS:
-        others = [f.name for f in fields(Sms) if f.name not in aspect]
-        yield [o for o in options if all(getattr(o, name) == getattr(now, name) for name in others)]
-
-
 def _tiles_around(plan: Plan, step: StepPlan, own: Sms, sizes: range) -> Iterator[tuple[tuple[str, int], ...]]:
     """Its own first, the others by how far they are from it. What it leaves whole stays whole."""
     most = max(ELEMENTS, prod(size for _, size in own.tile))
@@ -259,36 +256,26 @@ def _powers(part: int) -> list[int]:
 
 
 def ways(space: Space, best: Schedule, path: str) -> list[list[Placement]]:
-    """What to vary next of a step around the best schedule so far, each list at once: a matmul's tile and its order one after the
-    other, then what else might compute it; of other steps the tile, then warps and stages, then SMs; a copy engine's chunks
-    and its streams."""
-    options, now = space[path], best.get(path)
-    kernels = [o for o in options if isinstance(o, Sms)]
-    orders = list(dict.fromkeys(o.order for o in kernels))
-    many = len({o.tile for o in kernels}) > 1 and len(orders) > 1 and len(options) > 16
-    engines = [o for o in options if isinstance(o, CopyEngine)]
-    if isinstance(now, Sms) and many:
-        same = (now.tile, now.warps, now.stages)
-        groups: list[list[Placement]] = [
-            [o for o in kernels if o.order == now.order],
-            [o for o in kernels if (o.tile, o.warps, o.stages) == same],
-            [o for o in options if not isinstance(o, Sms)],
-        ]
-    elif many:
-        groups = [[o for o in options if not isinstance(o, Sms) or o.order == orders[0]]]
-    elif isinstance(now, Sms) and len(kernels) > 16:
-        groups = [[*group] for group in apart(kernels, now)]
-        groups.append([o for o in options if not isinstance(o, Sms)])
-    elif len(kernels) > 16:
-        groups = [[*next(apart(kernels, kernels[0])), *(o for o in options if not isinstance(o, Sms))]]
-    elif isinstance(now, CopyEngine) and len({o.streams for o in engines}) > 1:
-        groups = [
-            [o for o in options if not isinstance(o, CopyEngine) or o.streams == now.streams],
-            [o for o in engines if (o.tile, o.push, o.order) == (now.tile, now.push, now.order)],
-        ]
-    else:
-        groups = [[o for o in options if not isinstance(o, CopyEngine) or o.streams == 1]]
-    return [group for group in groups if group]
+    """What to vary next of a step around the best schedule so far, each list at once: aspect by aspect of what it is placed on,
+    then what else it may be placed on."""
+    now, kinds = best.get(path), dict[type, list[Placement]]()
+    for option in space[path]:
+        kinds.setdefault(type(option), []).append(option)
+    found = [*_varied(kinds.pop(type(now), []), now)]
+    found.append([option for options in kinds.values() for option in next(_varied(options, options[0]))])
+    return [group for group in found if group]
+
+
+def _varied(options: Sequence[Placement], now: Placement | None) -> Iterator[list[Placement]]:
+    """For each aspect of placements of one kind, those that are like `now` in all others."""
+    aspects: tuple[tuple[str, ...], ...] = ((),)
+    if isinstance(now, CopyEngine):
+        aspects = COPIED
+    elif isinstance(now, Sms) and len(options) > FEW:
+        aspects = MULTIPLIED if len({o.order for o in options if isinstance(o, Sms)}) > 1 else ASPECTS
+    for aspect in aspects:
+        kept = [name for other in aspects if other is not aspect for name in other]
+        yield [o for o in options if all(getattr(o, name) == getattr(now, name) for name in kept)]
 
 
 def changed(space: Space, best: Schedule, path: str, option: Placement) -> Schedule:
