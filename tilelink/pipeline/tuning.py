@@ -250,17 +250,15 @@ class Tuning:
             return
         best = [t.schedule for t in study.ranked[:FINALISTS]]
         candidates = {s: RankCandidate(self.operator.with_schedule(s), self) for s in best}
-        runs: dict[str, Callable[[], Any]] = {str(k): c.run for k, c in enumerate(candidates.values())}
+        runs: dict[Schedule, Callable[[], Any]] = {s: c.run for s, c in candidates.items()}
         if self.plain is not None:
-            runs["plain"] = self.plain
+            runs[Schedule(unfused=True)] = self.plain
         final, missing = interleaved(self.backend, runs, 1 if self.exact else ROUNDS, seconds=seconds)
         for candidate in candidates.values():
             candidate.close()
-        study.final.update({s: final[str(k)] for k, s in enumerate(candidates) if str(k) in final})
-        if not study.final:
+        if not candidates.keys() & final.keys():
             raise nothing_runs(f"no schedule runs twice: {next(iter(missing.values()))}")
-        if "plain" in final:
-            study.final[Schedule(unfused=True)] = final["plain"]
+        study.final.update(final)
 
     def found(self, budget: float, space: Space | None = None, *, fresh: bool = False) -> tuple[Entry, Study | None]:
         """The fastest schedule, and the study that has found it; None where it was known, and is not asked for `fresh`."""

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from triton.errors import TritonError  # pyright: ignore[reportMissingTypeStubs]
@@ -15,8 +15,7 @@ from triton.errors import TritonError  # pyright: ignore[reportMissingTypeStubs]
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Backend
 
-Runs = Mapping[str, Callable[[], Any]]
-"""What is compared, by name; every rank has the same names in the same order."""
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +76,28 @@ LEAST = 3
 
 def interleaved(
     backend: Backend,
-    runs: Runs,
+    runs: Mapping[Name, Callable[[], Any]],
     rounds: int,
     fresh: Callable[[], object] = lambda: None,
     *,
     seconds: float = math.inf,
-) -> tuple[dict[str, Times], dict[str, str]]:
+) -> tuple[dict[Name, Times], dict[Name, str]]:
     """Collective: times of the contenders that run on every rank, and why the others do not.
 
     Args:
+        runs: what is compared, by name; every rank has the same names in the same order.
         rounds: in each, every contender is timed once; each round begins with another one.
         fresh: called before every round, makes new inputs.
         seconds: after which no further round begins, if `LEAST` have been run.
     """
-    missing: dict[str, str] = {}
-    alive: dict[str, float] = {}
+    missing: dict[Name, str] = {}
+    alive: dict[Name, float] = {}
     for name, run in runs.items():
         problem = attempt(backend, lambda name=name, run=run: alive.update({name: _warm(backend, run)}))
         if problem:
             missing[name] = problem
     names = [name for name in runs if name not in missing]
-    mine: dict[str, list[Timed]] = {name: [] for name in names}
+    mine: dict[Name, list[Timed]] = {name: [] for name in names}
     begun = time.monotonic()
     for turn in range(rounds):
         if turn >= LEAST and seconds < math.inf and max(backend.agree(time.monotonic() - begun)) > seconds:
@@ -107,8 +107,8 @@ def interleaved(
             host: list[float] = []
             ms = backend.timed(lambda name=name, host=host: host.append(_clocked(runs[name])), alive[name])
             mine[name].append((ms, host[-1], backend.late))
-    everyones = backend.agree(mine)
-    return {name: slowest([of_rank[name] for of_rank in everyones]) for name in names}, missing
+    everyones = zip(*backend.agree([*mine.values()]), strict=True)
+    return {name: slowest(ranks) for name, ranks in zip(names, everyones, strict=True)}, missing
 
 
 Timed = tuple[float, float, bool]

@@ -43,16 +43,8 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How a search is to go on and when it ends; what a caller of `explore` and `tune` may say.
-
-    Attributes:
-        method: how the next schedules are chosen; None: on the model as `tune` does, else by its order.
-        budget: seconds; the schedule to begin with is tried in any case.
-        trials: how many schedules are tried at most, those of `file` among them.
-        seed: of methods that draw lots.
-        file: where trials are kept, so that a search goes on with those of an earlier one.
-        progress: called on each rank whenever something was tried; None: rank 0 shows a bar.
-    """
+    """How a search is to go on and when it ends, as of `Operator.explore`. `trials`: those of `file` among them; `progress`:
+    called on each rank; None: rank 0 shows a bar."""
 
     method: str | None = "descent"
     budget: float = 60.0
