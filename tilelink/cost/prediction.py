@@ -75,8 +75,7 @@ class Prediction:
 
     def on(self, rank: int, resource: str | None = None) -> tuple[Interval, ...]:
         """What a rank does, or one resource of it."""
-        found = [i for played in self.loops for i in _intervals(played, rank) if resource in (None, i.resource)]
-        return tuple(sorted(found, key=lambda i: (_natural(i.resource), i.start_us)))
+        return tuple(i for i in self.timeline if i.rank == rank and resource in (None, i.resource))
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -89,15 +88,12 @@ def _natural(resource: str) -> tuple[str, int]:
     return (name, int(number)) if number.isdigit() else (resource, 0)
 
 
-def _intervals(played: Played, only: int | None = None) -> Iterator[Interval]:
-    """Of all ranks, or of one."""
+def _intervals(played: Played) -> Iterator[Interval]:
     work = played.work
     name, by, workers, first = work.loop.path, work.executor.engine.by, played.who.shape[1], work.first
     indices = _indices(work)
     links = [*work.sent()]
     for rank in range(played.ends.shape[0]):
-        if only not in (None, rank) and not links:
-            continue
         ends, lengths, frees = played.ends[rank].tolist(), work.us[rank].tolist(), played.begins[rank].tolist()
         numbers = played.who[rank].tolist()
         for t, each in enumerate(indices[rank].tolist()):
@@ -106,19 +102,18 @@ def _intervals(played: Played, only: int | None = None) -> Iterator[Interval]:
                 continue
             number, end, long, free = numbers[t % workers], ends[t], lengths[t], frees[t]
             on = {"kernel": f"SM {number + first}", "stream": f"{work.executor.name} {number}"}.get(by, "host")
-            if end - long - free > LEAST and only in (None, rank):
+            if end - long - free > LEAST:
                 yield Interval(rank, on, name, free, end - long, f"wait: {name} {_said(tile)}", tile, "wait")
             moved = sum(float(sent[rank, t].sum()) for _, sent in links)
-            if long > LEAST and only in (None, rank):
+            if long > LEAST:
                 kind = "copy" if by == "stream" and not work.made else "work"
                 yield Interval(rank, on, name, end - long, end, f"{name} {_said(tile)}", tile, kind, moved)
             for row, sent in links:
                 for peer in np.flatnonzero(sent[rank, t]):
                     source, target = (int(peer), rank) if isinstance(row.op, Read) else (rank, int(peer))
                     label, size = f"{name}: rank {source} to rank {target}", float(sent[rank, t, peer])
-                    for where, link in ((source, "link out"), (target, "link in")):
-                        if only in (None, where):
-                            yield Interval(where, link, name, end - long, end, label, tile, "transfer", size)
+                    yield Interval(source, "link out", name, end - long, end, label, tile, "transfer", size)
+                    yield Interval(target, "link in", name, end - long, end, label, tile, "transfer", size)
 
 
 def _said(tile: tuple[int, ...]) -> str:
