@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 
 from tilelink.ir.schedule import Placement, Schedule
-from tilelink.tuning.study import unknown, wanted
+from tilelink.tuning.study import wanted
 
 if TYPE_CHECKING:
     from tilelink.tuning.search import Search
@@ -197,13 +197,3 @@ METHODS: dict[str, Callable[[Search], Batches]] = {
     "model": by_model,
     "optuna": by_optuna,
 }
-
-
-def method_named(name: str) -> Callable[[Search], Batches]:
-    """
-    Raises:
-        TilelinkError: TL468, there is no such method.
-    """
-    if name not in METHODS:
-        raise unknown(name, "method of search", METHODS)
-    return METHODS[name]

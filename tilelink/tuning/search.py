@@ -17,10 +17,10 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.mapping import placement_of
 from tilelink.runtime.backend import Backend
-from tilelink.tuning.methods import Batches, method_named
+from tilelink.tuning.methods import METHODS, Batches
 from tilelink.tuning.progress import bar
 from tilelink.tuning.space import Space, changed, ways
-from tilelink.tuning.study import Study, Trial, add, nothing_runs, read
+from tilelink.tuning.study import Study, Trial, add, nothing_runs, one_of, read
 
 Progress = Callable[[Study], None]
 """Called with a study whenever something was tried."""
@@ -85,7 +85,7 @@ class Search:
                 trials of something else, TL467 an extra is not installed, TL468 there is no such method.
         """
         self._begun = time.monotonic()
-        method = method_named(self.study.method)
+        method = METHODS[one_of(METHODS, self.study.method, "method of search")]
         file = self.limits.file if self.ranks.rank == 0 else None
         known = self.ranks.agree([] if file is None else read(file, self.study))[0]
         self.study.tried.update({trial.schedule: trial for trial in known})

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import Shown
@@ -19,24 +19,22 @@ from tilelink.tuning.records import form_of, made, object_of, record_of, taken
 from tilelink.tuning.tables import Problem
 from tilelink.version import __version__
 
+T = TypeVar("T")
 On = Literal["model", "simulated", "gpu"]
 """What says how long a schedule takes: the cost model, simulated ranks, or GPUs."""
 
 
 def on_named(name: str) -> On:
-    """
-    Raises:
-        TilelinkError: TL468, nothing of this name says how long a schedule takes.
-    """
-    for on in get_args(On):
-        if name == on:
-            return on
-    raise unknown(name, "place to search on", get_args(On))
+    """What is called so. Raises TL468."""
+    return one_of(get_args(On), name, "place to search on")
 
 
-def unknown(name: str, what: str, known: Iterable[str]) -> TilelinkError:
-    """TL468."""
-    return TilelinkError("TL468", f"`{name}` is no {what}", hint=f"one of {', '.join(known)}")
+def one_of(known: Iterable[T], name: str, what: str) -> T:
+    """That of some names. Raises TL468, it is none of them."""
+    for each in known:
+        if each == name:
+            return each
+    raise TilelinkError("TL468", f"`{name}` is no {what}", hint=f"one of {', '.join(map(str, known))}")
 
 
 TIE = 0.01
