@@ -16,7 +16,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import SCALAR, Bound, bind, exact, in_words
 from tilelink.pipeline.choosing import Choice, choose, problem_of, undivided
-from tilelink.pipeline.prepared import Prepared, Unfused, bind_here, stated, workspace
+from tilelink.pipeline.prepared import Prepared, Unfused, bind_here
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
 from tilelink.runtime.launching import SIMULATED, check_ranks, listed, simulated, spread
@@ -225,10 +225,7 @@ class Calls:
         # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
         session.prepared[operator.identity].clear()
         if tensors:
-            bound = bind_here(operator, session, tensors, {})
-            made = operator.compiled(bound, session.vigil.checks)
-            session.vigil.compare(operator.identity, stated(operator, session, bound, made, tensors))
-            workspace(operator, session, bound, made.plan)
+            Prepared(operator, session, tensors, (), {})
 
     def close(self) -> None:
         """Free what calls have taken on this rank. Collective."""
