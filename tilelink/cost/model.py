@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -47,48 +48,36 @@ class Clock:
     flags: dict[str, Array] = field(default_factory=dict[str, Array])
     begins: dict[str, Array] = field(default_factory=dict[str, Array])
     ends: dict[str, Array] = field(default_factory=dict[str, Array])
-    played: dict[int, Played] = field(default_factory=dict[int, Played])
-    """By the id of a loop's work."""
-    slowed: dict[int, tuple[Array, Array]] = field(default_factory=dict[int, "tuple[Array, Array]"])
-    """By the number of a loop, what its links and memory are slower by."""
 
     def run(self) -> Prediction:
         works = [
             (e, [Work(self.table, e, loop, self.machine) for loop in e.loops]) for e in self.table.lowered.executors
         ]
-        loops = [work for _, found in works for work in found]
-        self._play(works)
-        demands = [Demand.of(work, self.played[id(work)]) for work in loops] if self.table.ranks > 1 else []
+        played = self._play(works)
+        demands = [*map(Demand.of, played)] if self.table.ranks > 1 else []
+        slowed: list[Any] = [1.0] * len(demands)
         for _ in range(SHARINGS):
-            spans = [(self.played[id(work)].begin, self.played[id(work)].end) for work in loops]
-            found = slower(demands, spans, self.machine)
-            if not self._shared(loops, [*found]):
+            before, slowed = slowed, [*slower(demands, played, self.machine)]
+            if all(np.allclose(by, was, atol=SLOW) for by, was in zip(slowed, before, strict=True)):
                 break
-            self._play(works)
-        played = tuple(self.played[id(work)] for work in loops)
-        return Prediction(self.begins, self.ends, played, self.flags)
+            for loop, (links, memory) in zip(played, slowed, strict=True):
+                loop.work.share(links, memory)
+            played = self._play(works)
+        return Prediction(self.begins, self.ends, tuple(played), self.flags)
 
-    def _shared(self, loops: Sequence[Work], found: Sequence[tuple[Array, Array]]) -> bool:
-        """Slow loops down; whether that changes anything."""
-        if all(np.allclose(by, self.slowed.get(k, 1.0), atol=SLOW) for k, by in enumerate(found)):
-            return False
-        for k, (work, by) in enumerate(zip(loops, found, strict=False)):
-            self.slowed[k] = by
-            work.share(*by)
-        return bool(found)
-
-    def _play(self, works: Sequence[tuple[Executor, Sequence[Work]]]) -> None:
+    def _play(self, works: Sequence[tuple[Executor, Sequence[Work]]]) -> list[Played]:
         for flags in self.table.lowered.flags:
             shape = (self.table.ranks, max(self.table.width(flags.name), 1))
             self.flags[flags.name] = np.full(shape, -math.inf)
+        played: list[Played] = []
         for _ in range(PASSES):
             before = [found.copy() for found in self.flags.values()]
-            for executor, loops in works:
-                self._executor(executor, loops)
+            played = [loop for executor, loops in works for loop in self._executor(executor, loops)]
             if all(np.array_equal(a, b) for a, b in zip(before, self.flags.values(), strict=True)):
                 break
+        return played
 
-    def _executor(self, executor: Executor, loops: Sequence[Work]) -> None:
+    def _executor(self, executor: Executor, loops: Sequence[Work]) -> Iterator[Played]:
         begin = np.zeros(self.table.ranks)
         for name in executor.after:
             begin = np.maximum(begin, self.ends[name])
@@ -102,7 +91,7 @@ class Clock:
             who = np.argsort(free, axis=1, kind="stable")
             free = np.take_along_axis(free, who, axis=1)
             begins, ends, through = take_turns(free, work.ready([times for _, times in found]), work.us)
-            self.played[id(work)] = Played(work, free.min(axis=1), through.max(axis=1), who, begins, ends)
+            yield Played(work, free.min(axis=1), through.max(axis=1), who, begins, ends)
             np.put_along_axis(free, who, through, axis=1)
             for event in work.signals:
                 self._told(event, work, work.by_tile(begins), found)

@@ -14,7 +14,6 @@ import numpy as np
 from tilelink.cost.machine import Machine
 from tilelink.cost.prediction import Played
 from tilelink.cost.rows import Array, nbytes, repeated, touched, where
-from tilelink.cost.work import Work
 from tilelink.ir.lowered import Read, Write
 
 SLICES = 48
@@ -29,8 +28,9 @@ class Demand:
     memory: Array
 
     @staticmethod
-    def of(work: Work, played: Played) -> Demand:
+    def of(played: Played) -> Demand:
         """What it asks for where nobody else does."""
+        work = played.work
         machine, ranks = work.machine, work.table.ranks
         long = np.maximum(played.end - played.begin, 1e-3)
         moved, local = np.zeros((ranks, ranks)), np.zeros(ranks)
@@ -50,13 +50,11 @@ class Demand:
         return Demand((moved * near, moved * ~near), np.broadcast_to(local, (ranks,)))
 
 
-def slower(
-    demands: Sequence[Demand], spans: Sequence[tuple[Array, Array]], machine: Machine
-) -> Iterator[tuple[Array, Array]]:
+def slower(demands: Sequence[Demand], loops: Sequence[Played], machine: Machine) -> Iterator[tuple[Array, Array]]:
     """By what each loop is slowed down on its links and in memory, by rank, where it runs from its begin to its end."""
-    last = max((float(end.max(initial=0)) for _, end in spans), default=0.0)
+    last = max((float(loop.end.max(initial=0)) for loop in loops), default=0.0)
     edges = np.linspace(0.0, max(last, 1e-3), SLICES + 1)
-    shares = [np.minimum(end[:, None], edges[1:]) - np.maximum(begin[:, None], edges[:-1]) for begin, end in spans]
+    shares = [np.minimum(p.end[:, None], edges[1:]) - np.maximum(p.begin[:, None], edges[:-1]) for p in loops]
     shares = [np.clip(share, 0, None) / edges[1] for share in shares[: len(demands)]]
     busy: list[Array] = []
     for kind, limit in enumerate((machine.link, machine.network)):
