@@ -57,17 +57,11 @@ def failure(action: Callable[[], Any]) -> str:
     """
     try:
         action()
-    except TilelinkError as error:
-        if error.code == "TL460":
+    except (TilelinkError, TritonError, RuntimeError) as error:
+        if isinstance(error, TilelinkError) and error.code == "TL460":
             raise
-        return _line(error)
-    except (TritonError, RuntimeError) as error:
-        return _line(error)
+        return next(iter(str(error).strip().splitlines()), type(error).__name__)
     return ""
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 LEAST = 3
