@@ -27,7 +27,7 @@ from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.mapping.lower import lower
 from tilelink.ops import programs
 from tilelink.pipeline.arguments import Bound, bind
-from tilelink.pipeline.choosing import Choice, estimated, problem_of, undivided
+from tilelink.pipeline.choosing import Choice, choose, estimated, problem_of, undivided
 from tilelink.pipeline.compiled import refused
 from tilelink.runtime.session import require
 from tilelink.tuning.space import space_of
@@ -138,7 +138,7 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
     """Of both forms: where the table says so, a call runs the unfused form, and not the tile programs, or the other way."""
     op = unscheduled()
     bound = bind(op, [torch.empty(s) for s in ((1024, 4096), (4096, 5504))], {}, H200)
-    chosen = op.calls.choice(bound, plain=True)
+    chosen = choose(op, bound, plain=True)
     assert not chosen.schedule.unfused
     problem = problem_of(op, bound)
     for schedule in (Schedule(unfused=True), LARGE):
@@ -148,11 +148,11 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
             ([replace(found, problem=replace(problem, ranks=2))], chosen.schedule),
         ):
             monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda entries=entries: entries)
-            assert op.calls.choice(bound, plain=True).schedule == wanted
+            assert choose(op, bound, plain=True).schedule == wanted
     monkeypatch.setattr(
         "tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, Schedule(unfused=True), 1.0, None, "")]
     )
-    assert op.calls.choice(bound, plain=False).schedule == op.schedules  # nobody can run it
+    assert choose(op, bound, plain=False).schedule == op.schedules  # nobody can run it
 
 
 def test_on_shared_gpus_nothing_is_estimated_and_nothing_measured_on_whole_ones_counts(
@@ -162,11 +162,11 @@ def test_on_shared_gpus_nothing_is_estimated_and_nothing_measured_on_whole_ones_
     bound = bind(op, [torch.empty(16, 4096), torch.empty(4096, 5504)], {}, H200)
     problems = [problem_of(op, replace(bound, topology=where)) for where in (H200, shared)]
     assert [p.gpu for p in problems] == ["NVIDIA H200", "NVIDIA H200, shared"]
-    assert op.calls.choice(bound, plain=True).schedule.unfused
+    assert choose(op, bound, plain=True).schedule.unfused
     entries = [Entry(problems[0], LARGE, 1.0, None, "on a day")]
     monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: entries)
-    assert op.calls.choice(bound, plain=True).schedule == LARGE
-    assert str(op.calls.choice(replace(bound, topology=shared), plain=True)) == (
+    assert choose(op, bound, plain=True).schedule == LARGE
+    assert str(choose(op, replace(bound, topology=shared), plain=True)) == (
         "overlapped: as the operator comes: ranks share GPUs, whose kernels take turns"
     )
 
@@ -542,8 +542,8 @@ def test_a_measured_library_gives_way_where_it_cannot_run(monkeypatch: pytest.Mo
     op = ops.ring_attention
     problem = problem_of(op, _bound(op, 64))
     monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, placed, 1.0, None, "on a day")])
-    assert op.calls.choice(_bound(op, 64), plain=False).schedule == placed
-    choice = op.calls.choice(_bound(op, 60), plain=False)
+    assert choose(op, _bound(op, 64), plain=False).schedule == placed
+    choice = choose(op, _bound(op, 60), plain=False)
     assert choice.schedule == op.schedules
     assert choice.why == (
         "as the operator comes: torch's kernels take heads of multiples of 8 elements up to 256, and these have 60"

@@ -15,7 +15,7 @@ from tilelink.frontend import check_keywords
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import SCALAR, Bound, bind, exact, in_words
-from tilelink.pipeline.choosing import Choice, choose, problem_of, undivided
+from tilelink.pipeline.choosing import Choice, choose, undivided
 from tilelink.pipeline.prepared import Prepared, Unfused, bind_here
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.cache import Recent
@@ -141,30 +141,18 @@ class Calls:
             self._variants[schedule] = self.operator.with_schedule(schedule)
         return self._variants[schedule]
 
-    def choice(self, bound: Bound, *, plain: bool) -> Choice:
-        """How a call like this one runs, and why. `plain`: there is an unfused form that can run."""
-        operator = self.operator
-        if operator.scheduled:
-            return Choice(operator.schedules, "as it is scheduled")
-        return choose(
-            problem_of(operator, bound),
-            operator.schedules,
-            lambda schedule: self.variant(schedule).compiled(bound).plan,
-            plain=plain,
-        )
-
     def how(self, tensors: Sequence[Any], given: dict[str, Any]) -> Choice:
         """The choice for a call, which says so in a line as `str`."""
 
         def here(mine: Sequence[Any], session: Session) -> Choice:
             bound = bind_here(self.operator, session, mine, given)
-            return self.choice(bound, plain=self.has_plain(session.backend, bound))
+            return choose(self.operator, bound, plain=self.has_plain(session.backend, bound))
 
         return on_ranks(tensors, None, None if are_lists(tensors) else require(), here)
 
     def tiled(self, bound: Bound) -> Operator:
         """The operator whose tile programs run, or would if they did: with the schedule that was measured, if any."""
-        return self.variant(self.choice(bound, plain=False).schedule)
+        return self.variant(choose(self.operator, bound, plain=False).schedule)
 
     def has_plain(self, backend: Backend, bound: Bound) -> bool:
         """Whether the unfused form can run such a call."""
@@ -182,7 +170,7 @@ class Calls:
             bound = bind_here(operator, session, tensors, given)
             chosen = self._choices.get(bound)
             if chosen is None:
-                choice = self.choice(bound, plain=self.has_plain(backend, bound))
+                choice = choose(operator, bound, plain=self.has_plain(backend, bound))
                 chosen = self._choices[bound] = self.variant(choice.schedule)
                 if chosen is not operator:
                     log.info("%s at %s runs %s", operator.name, dict(bound.sizes), choice)

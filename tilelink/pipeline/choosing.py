@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,22 +44,20 @@ def problem_of(of: Operator, bound: Bound) -> Problem:
     )
 
 
-def choose(problem: Problem, own: Schedule, plan: Callable[[Schedule], Plan], *, plain: bool) -> Choice:
-    """What was measured at such sizes; else what is estimated, or was measured at others where nothing can be estimated.
-
-    Args:
-        own: the schedule that the operator comes with.
-        plan: the operator's plan for the call with a schedule.
-        plain: there is an unfused form that can run.
-    """
+def choose(operator: Operator, bound: Bound, *, plain: bool) -> Choice:
+    """How a call runs, and why: as somebody has said, or was measured at such sizes; else as is estimated, or was measured at
+    others where nothing can be estimated. `plain`: there is an unfused form that can run."""
+    own, problem = operator.schedules, problem_of(operator, bound)
+    if operator.scheduled:
+        return Choice(own, "as it is scheduled")
     found = measured(problem, plain)
-    if found is not None and not found.problem.alike(problem) and not inestimable(plan(own)):
+    if found is not None and not found.problem.alike(problem) and not inestimable(operator.compiled(bound).plan):
         found = None  # of other sizes an estimate knows more
     if found is None:
-        return estimated(plan(own), own) if plain else Choice(own, "as the operator comes")
+        return estimated(operator.compiled(bound).plan, own) if plain else Choice(own, "as the operator comes")
     if any(isinstance(p, Library) and p.runs for _, p in found.schedule.entries):
         # Measured with heads of a size that the library takes, perhaps.
-        why = refused(plan(found.schedule))
+        why = refused(operator.calls.variant(found.schedule).compiled(bound).plan)
         if why is not None:
             return Choice(own, f"as the operator comes: {why.why}")
     sizes = " ".join(f"{n}={v}" for n, v in found.problem.sizes)
