@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -117,49 +117,6 @@ def unknown_keyword(user: str, key: str, known: Sequence[str], why: str, loc: Lo
     return TilelinkError("TL209", f"`{user}` has no `{key}=`", loc=loc, why=why, hint=hint)
 
 
-def align(given: Given, user: str, loc: Loc | None, ranks: Ranks) -> tuple[Slot, ...]:
-    """Which axis of the tensor every axis of the parameter means.
-
-    Raises:
-        TilelinkError: TL203 if they cannot be matched.
-    """
-    shape, record = given.shape, given.record
-    wanted_own = {ranks.called(a.name): i for i, a in enumerate(shape.axes) if a.own_slice}
-    have: list[int | None] = list(range(len(record.axes)))
-    held = {a.over: i for i, a in enumerate(record.axes) if a.own_slice}
-    for over, at in held.items():
-        if over not in wanted_own:
-            have.remove(at)  # squeezed: the program sees this rank's slice
-    for over, at in wanted_own.items():
-        if over not in held:
-            behind = len(shape.axes) - at - 1
-            before_rest = shape.rest is None or at < shape.rest
-            have.insert(at if before_rest else max(len(have) - behind, 0), None)
-    spare = len(have) - len(shape.axes)
-    if spare < 0 or (spare and shape.rest is None):
-        _mismatch(given, user, loc, f"{count(len(shape.axes), 'axis', 'axes')} wanted, {len(have)} given")
-    at = len(shape.axes) if shape.rest is None else shape.rest
-    slots = [Slot(a.name, a, k) for a, k in zip(shape.axes, have[:at] + have[at + spare :], strict=True)]
-    for slot in slots:
-        axis = None if slot.at is None else record.axes[slot.at]
-        if axis is not None and slot.declared is not None and slot.declared.own_slice != axis.own_slice:
-            _mismatch(given, user, loc, f"`{slot.declared}` is not `{axis}`")
-    slots[at:at] = [Slot(f"_{i}", None, k) for i, k in enumerate(have[at : at + spare])]
-    return tuple(slots)
-
-
-def _mismatch(given: Given, user: str, loc: Loc | None, why: str) -> NoReturn:
-    label, comes_from = given.record.label, given.record.loc
-    raise TilelinkError(
-        "TL203",
-        f"{label} does not fit `{given.param}` of `{user}`",
-        loc=loc,
-        why=f"`{given.param}` is `{given.shape}`, the tensor is `{given.record}`: {why}",
-        hint="call it with another tensor, or write another signature",
-        notes=() if comes_from is None else (Note(f"{label} comes from here", comes_from),),
-    )
-
-
 class Dimensions:
     """The sizes that the tensors of one call give to the names of a signature."""
 
@@ -178,44 +135,83 @@ class Dimensions:
         self.rest: tuple[LogicalAxis, ...] | None = None
         self._rest_by = ""
 
-    def _fail(self, code: str, message: str, why: str, hint: str) -> NoReturn:
-        raise TilelinkError(code, message, loc=self.loc, why=why, hint=hint)
+    def _fail(self, code: str, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()) -> NoReturn:
+        raise TilelinkError(code, message, loc=self.loc, why=why, hint=hint, notes=notes)
+
+    def align(self, given: Given) -> tuple[Slot, ...]:
+        """Which axis of the tensor every axis of the parameter means.
+
+        Raises:
+            TilelinkError: TL203 if they cannot be matched.
+        """
+        shape, record = given.shape, given.record
+        wanted_own = {self.ranks.called(a.name): i for i, a in enumerate(shape.axes) if a.own_slice}
+        have: list[int | None] = list(range(len(record.axes)))
+        held = {a.over: i for i, a in enumerate(record.axes) if a.own_slice}
+        for over, at in held.items():
+            if over not in wanted_own:
+                have.remove(at)  # squeezed: the program sees this rank's slice
+        for over, at in wanted_own.items():
+            if over not in held:
+                behind = len(shape.axes) - at - 1
+                before_rest = shape.rest is None or at < shape.rest
+                have.insert(at if before_rest else max(len(have) - behind, 0), None)
+        spare = len(have) - len(shape.axes)
+        if spare < 0 or (spare and shape.rest is None):
+            self._mismatch(given, f"{count(len(shape.axes), 'axis', 'axes')} wanted, {len(have)} given")
+        at = len(shape.axes) if shape.rest is None else shape.rest
+        slots = [Slot(a.name, a, k) for a, k in zip(shape.axes, have[:at] + have[at + spare :], strict=True)]
+        for slot in slots:
+            axis = None if slot.at is None else record.axes[slot.at]
+            if axis is not None and slot.declared is not None and slot.declared.own_slice != axis.own_slice:
+                self._mismatch(given, f"`{slot.declared}` is not `{axis}`")
+        slots[at:at] = [Slot(f"_{i}", None, k) for i, k in enumerate(have[at : at + spare])]
+        return tuple(slots)
+
+    def _mismatch(self, given: Given, why: str) -> NoReturn:
+        label, comes_from = given.record.label, given.record.loc
+        message = f"{label} does not fit `{given.param}` of `{self.user}`"
+        why = f"`{given.param}` is `{given.shape}`, the tensor is `{given.record}`: {why}"
+        notes = () if comes_from is None else (Note(f"{label} comes from here", comes_from),)
+        self._fail("TL203", message, why, "call it with another tensor, or write another signature", notes)
 
     def _is_local(self, declared: Axis | None, axis: LogicalAxis) -> bool:
         """Positions count from this rank's part: the tensor splits the axis, the signature does not say so."""
         said = declared is not None and (declared.split is not None or declared.name in self._globals)
         return axis.over is not None and not axis.own_slice and not said
 
-    def view(self, record: Record, slot: Slot, tables: Mapping[str, Record]) -> ViewAxis:
-        """An axis of a program's parameter over its tensor. `tables`: the tensors of the other parameters."""
-        declared = slot.declared
-        if slot.at is None:
-            return ViewAxis(slot.dim, None, False, True, RANK_AXIS)
-        split = None if declared is None else declared.split
-        if split is not None and split in tables:
-            split = tables[split].key
-        # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
-        local = self._is_local(declared, record.axes[slot.at])
-        return ViewAxis(slot.dim, slot.at, local, declared is not None and declared.unit, split)
+    def view(self, given: Given, tables: Mapping[str, Given]) -> Iterator[ViewAxis]:
+        """The axes of a program's parameter over its tensor. `tables`: what the other parameters are."""
+        for slot in self.align(given):
+            if slot.at is None:
+                yield ViewAxis(slot.dim, None, False, True, RANK_AXIS)
+                continue
+            declared = slot.declared
+            split = None if declared is None else declared.split
+            if split is not None and split in tables:
+                split = tables[split].record.key
+            # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
+            local = self._is_local(declared, given.record.axes[slot.at])
+            yield ViewAxis(slot.dim, slot.at, local, declared is not None and declared.unit, split)
 
-    def relabelled(self, record: Record, slots: tuple[Slot, ...]) -> SymbolicTensor:
+    def relabelled(self, given: Given) -> SymbolicTensor:
         """A tensor with the names and sizes that an inlined operator sees: of a split axis that it takes as whole, this rank's
         part."""
-        axes = list(record.axes)
-        for slot in slots:
+        axes = list(given.record.axes)
+        for slot in self.align(given):
             if slot.at is not None:
                 axis = axes[slot.at]
                 size = self.part(axis) if self._is_local(slot.declared, axis) else axis.size
                 axes[slot.at] = replace(axis, name=slot.dim, size=size)
-        return SymbolicTensor(record, tuple(axes))
+        return SymbolicTensor(given.record, tuple(axes))
 
-    def take(self, given: Sequence[Given], sizes: Mapping[str, int] | None = None) -> dict[str, tuple[Slot, ...]]:
-        """What the axes of tensors mean, by parameter; their sizes, and those that are passed by name, are taken up.
+    def take(self, given: Sequence[Given], sizes: Mapping[str, int] | None = None) -> None:
+        """Takes up the sizes of tensors, and those that are passed by name.
 
         Raises:
             TilelinkError: TL203 (axes), TL204 (sizes), TL206 (dtypes), TL207 (splits).
         """
-        slots = {g.param: align(g, self.user, self.loc, self.ranks) for g in given}
+        slots = {g.param: self.align(g) for g in given}
         for one in given:
             wanted, have = one.shape.dtype, one.record.dtype
             if wanted is not None and wanted != have:
@@ -230,7 +226,6 @@ class Dimensions:
                 self._contradiction(name, old, new)
         for one in given:
             self._check_compound(one, slots[one.param])
-        return slots
 
     def _add(self, given: Given, slots: tuple[Slot, ...]) -> None:
         if given.shape.rest is not None:
@@ -329,8 +324,8 @@ class Dimensions:
             self._fail("TL205", message, why, f"pass it by name: `{self.user}(..., {name}=...)`")
         return self.seen[name]
 
-    def allocate(self, shape: Shape, tables: Mapping[str, Record], label: str) -> tuple[LogicalAxis, ...]:
-        """The axes of a result.
+    def allocate(self, shape: Shape, tables: Mapping[str, Given], label: str) -> tuple[LogicalAxis, ...]:
+        """The axes of a result. `tables`: what parameters are that may split one.
 
         Raises:
             TilelinkError: TL205 (a size nobody gives), TL207 (two axes split over the ranks).
@@ -346,8 +341,10 @@ class Dimensions:
                 self._fail("TL207", message, why, "gather one of the axes first")
         return tuple(axes)
 
-    def _allocated(self, axis: Axis, tables: Mapping[str, Record]) -> LogicalAxis:
-        split = None if axis.split is None else tables.get(axis.split, self.ranks.called(axis.split))
+    def _allocated(self, axis: Axis, tables: Mapping[str, Given]) -> LogicalAxis:
+        split: str | Record | None = None
+        if axis.split is not None:
+            split = tables[axis.split].record if axis.split in tables else self.ranks.called(axis.split)
         if not isinstance(axis.size, Dim):
             return LogicalAxis(axis.name, self.visible(axis.size), split, axis.unit)
         seen, name = self.get(axis.size.name).axis, axis.name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
 from copy import deepcopy
 
 from tilelink.errors import Loc, TilelinkError
@@ -47,14 +47,13 @@ class Helpers:
         scope = Scope(source.function, self._vocabulary)
         own = frozenset(bound_names(source.node))
         self._check_defaults(source, scope)
-        renames = {ast.unparse(node): self._need(source, scope, node, own) for node in _outer_names(source.node, own)}
-        self.found += scope.found
         # A copy: the tree belongs to the whole file.
         tree = deepcopy(source.node)
-        tree.decorator_list = []
-        if any(old != new for old, new in renames.items()):
-            tree = _Rename(renames).visit(tree)
-        elif source.node.col_offset == 0:
+        tree.decorator_list, tree.returns = [], None
+        outer = _Outer(own, lambda node: self._need(source, scope, node, own))
+        outer.visit(tree)
+        self.found += scope.found
+        if not outer.renamed and source.node.col_offset == 0:
             # As it is written, where it stands at the margin; else as Python prints it.
             found = re.search(r"^def\s", source.text, re.MULTILINE)
             return "@triton.jit\n" + source.text[found.start() if found else 0 :]
@@ -111,28 +110,25 @@ class Helpers:
             raise TilelinkError("TL114", f"a {kind} called `{name}`", loc=loc, why=why, hint="use another name")
 
 
-def _outer_names(function: ast.FunctionDef, own: frozenset[str]) -> Iterator[ast.expr]:
-    """The longest `name.attribute...` chains from names that are not the function's own; annotations included."""
-    inner: set[int] = set()
-    for node in (n for statement in (function.args, *function.body) for n in ast.walk(statement)):
-        if id(node) in inner or not isinstance(node, (ast.Attribute, ast.Name)) or not isinstance(node.ctx, ast.Load):
-            continue
+class _Outer(ast.NodeTransformer):
+    """Spells the longest `name.attribute...` chains from names that are not a function's own, annotations included, as they are
+    called in the file."""
+
+    def __init__(self, own: frozenset[str], called: Callable[[ast.expr], str]) -> None:
+        self._own = own
+        self._called = called
+        self.renamed = False
+
+    def visit_Attribute(self, node: ast.Attribute | ast.Name) -> ast.AST:
         base: ast.expr = node
         while isinstance(base, ast.Attribute):
             base = base.value
-            inner.add(id(base))
-        if isinstance(base, ast.Name) and base.id not in own:
-            yield node
-
-
-class _Rename(ast.NodeTransformer):
-    """Spells Triton's language `tl`, and helpers by their own names."""
-
-    def __init__(self, renames: dict[str, str]) -> None:
-        self._renames = renames
-
-    def visit_Attribute(self, node: ast.Attribute | ast.Name) -> ast.AST:
-        new = self._renames.get(ast.unparse(node))
-        return self.generic_visit(node) if new is None else ast.parse(new, mode="eval").body
+        if not isinstance(base, ast.Name) or base.id in self._own or not isinstance(node.ctx, ast.Load):
+            return self.generic_visit(node)
+        new = self._called(node)
+        if new == ast.unparse(node):
+            return node
+        self.renamed = True
+        return ast.parse(new, mode="eval").body
 
     visit_Name = visit_Attribute

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import getattr_static
 from itertools import islice
-from operator import attrgetter
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
@@ -50,28 +49,31 @@ class Found:
 
     @staticmethod
     def at(of: object, name: str, *, whole: bool = True) -> Found:
-        value = _now(of, name)
+        value = _getter(of, name)()
         return Found(of, name, value, shown(value) if whole else None, whole)
 
     @property
     def still(self) -> bool:
         """Whether it is there and means the same."""
-        now = _now(self.of, self.name)
+        now = _getter(self.of, self.name)()
         if self.shown is not None:
             return type(now) is type(self.value) and shown(now) == self.shown
         same_kind = isinstance(now, PLAIN) and type(now) is type(self.value)
         return now is self.value or (same_kind and alike(now, self.value))
 
 
-def _now(of: object, name: str) -> object:
+def _getter(of: object, name: str) -> Callable[[], object]:
+    """What gives the value that is there now, or `GONE`."""
     if isinstance(of, dict):
-        return cast("dict[str, object]", of).get(name, GONE)
-    if isinstance(of, CellType):
-        try:
-            return of.cell_contents
-        except ValueError:  # nothing has been assigned
-            return GONE
-    return getattr(of, name, GONE)
+        return partial(cast("dict[str, object]", of).get, name, GONE)
+    return partial(_contents, of) if isinstance(of, CellType) else partial(getattr, of, name, GONE)
+
+
+def _contents(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing has been assigned
+        return GONE
 
 
 def shown(value: Any) -> tuple[object, ...] | None:
@@ -137,37 +139,22 @@ def _leaves(value: Any, depth: int) -> Iterator[object]:
 class Outside:
     """What has been found, of which `changed` is asked at each call: it costs next to nothing where nothing was assigned."""
 
-    __slots__ = ("_attributes", "_entries", "_shown", "found")
+    __slots__ = ("_fixed", "_shown", "found")
 
     def __init__(self, found: Iterable[Found]) -> None:
         self.found = tuple({(id(f.of), f.name): f for f in sorted(found, key=lambda f: f.whole)}.values())
         self._settle()
 
     def _settle(self) -> None:
-        entries: list[tuple[dict[str, object], str, object]] = []
-        attributes: list[tuple[Callable[[object], object], object, object]] = []
-        for f in self.found:
-            kind = type(f.of)
-            if f.shown is None and kind is dict:
-                entries.append((cast("dict[str, object]", f.of), f.name, f.value))
-            elif f.shown is None:
-                name = "cell_contents" if kind is CellType else f.name
-                attributes.append((attrgetter(name), f.of, f.value))
-        self._entries, self._attributes = tuple(entries), tuple(attributes)
+        self._fixed = tuple((_getter(f.of, f.name), f.value) for f in self.found if f.shown is None)
         self._shown = tuple(f for f in self.found if f.shown is not None)
 
     def changed(self) -> bool:
         """Whether something is not there any more, or is another one."""
-        try:
-            for space, name, value in self._entries:
-                if space[name] is not value:
-                    return self._look()
-            for get, of, value in self._attributes:
-                if get(of) is not value:
-                    return self._look()
-        except (KeyError, ValueError, AttributeError):
-            return True
-        return bool(self._shown) and not all(f.still for f in self._shown)
+        for now, value in self._fixed:
+            if now() is not value:
+                return self._look()
+        return not all(f.still for f in self._shown)
 
     def _look(self) -> bool:
         """The same, by value: a number that was assigned again may be the old one."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError, with_article
-from tilelink.frontend.binding import Dimensions, Given, Ranks, align, given_tensor, unknown_keyword, wrong_count
+from tilelink.frontend.binding import Dimensions, Given, Ranks, given_tensor, unknown_keyword, wrong_count
 from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
@@ -115,11 +115,8 @@ class Program(Shown):
         axis = _axis_of(run, program, list(given.values()), over, loc)
         ranks = run.ranks.along(axis) if axis is not None else Ranks({}, run.ranks.sizes)
         dimensions = Dimensions(program.name, signature, ranks, loc)
-        slots = dimensions.take(list(given.values()), sizes)
-        for made in _results(run, program, path, given, dimensions):
-            given[made.param] = made
-            slots[made.param] = align(made, program.name, loc, ranks)
-        tables = {name: g.record for name, g in given.items()}
+        dimensions.take(list(given.values()), sizes)
+        _make_results(run, program, path, given, dimensions)
         bindings: list[Binding] = []
         for param in program.params:
             record = given[param.name].record
@@ -127,8 +124,7 @@ class Program(Shown):
             if record.origin == "declared" and record.uses == 1:
                 # What `symmetric` declares is called as its first user calls it.
                 record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
-            view = tuple(dimensions.view(record, slot, tables) for slot in slots[param.name])
-            bindings.append(Binding(param.name, record.key, view))
+            bindings.append(Binding(param.name, record.key, tuple(dimensions.view(given[param.name], given))))
         shipped = run.shipped.get(path, placement)
         step = Step(path, program, tuple(bindings), tuple(constants.items()), loc or NOWHERE, shipped, axis or "")
         run.steps.append(step)
@@ -186,7 +182,8 @@ def _axis_of(run: Trace, program: TileProgram, given: Sequence[Given], over: str
         return names[signature.along]
     if all(RANK_AXIS not in (a.split, a.name) for s in signature.shapes for a in s.axes):
         return None
-    fitting = [axis for axis in names.values() if _split_along(program.name, given, run.ranks.along(axis), loc)]
+    along = {axis: Dimensions(program.name, signature, run.ranks.along(axis), loc) for axis in names.values()}
+    fitting = [axis for axis, dimensions in along.items() if _split_along(dimensions, given)]
     if len(fitting) == 1:
         return fitting[0]
     split = " and ".join(fitting) or "none of them where the signature says `R`"
@@ -196,16 +193,17 @@ def _axis_of(run: Trace, program: TileProgram, given: Sequence[Given], over: str
     raise TilelinkError("TL213", message, loc=loc, why=why, hint=hint)
 
 
-def _split_along(user: str, given: Sequence[Given], ranks: Ranks, loc: Loc | None) -> bool:
+def _split_along(dimensions: Dimensions, given: Sequence[Given]) -> bool:
     """Whether some axis that a signature splits over `R` is split so, or is a slice, in the tensor that is given."""
     for g in given:
         try:
-            slots = align(g, user, loc, ranks)
+            slots = dimensions.align(g)
         except TilelinkError:
             continue
         for slot in slots:
             split = slot.declared.split if slot.declared is not None else None
-            if split == RANK_AXIS and slot.at is not None and g.record.axes[slot.at].over == ranks.names[split]:
+            over = None if slot.at is None else g.record.axes[slot.at].over
+            if split == RANK_AXIS and over == dimensions.ranks.names[split]:
                 return True
     return False
 
@@ -214,34 +212,26 @@ def _keywords(
     program: TileProgram, kwargs: Mapping[str, Any], more: tuple[str, ...], loc: Loc | None
 ) -> tuple[dict[str, int], dict[str, Plain], dict[str, object]]:
     """Keyword arguments: sizes, constants, and results that are given; `more`: others that the call takes."""
-    sizes: dict[str, int] = {}
-    constants: dict[str, Plain] = {}
-    named: dict[str, object] = {}
-    kinds, dims = {c.name: c for c in program.constants}, program.signature.dims
-    outputs = [p.name for p in program.params if p.role == "out"]
-    for key, value in kwargs.items():
-        if key in kinds:
-            constants[key] = _constant(program, kinds[key], value, loc)
-        elif key in dims:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                why, hint = f"`{key}` is a size of `{program.signature}`", "pass a number of elements"
-                raise TilelinkError("TL209", f"`{key}={value!r}`", loc=loc, why=why, hint=hint)
-            sizes[key] = value
-        elif key in outputs:
-            named[key] = value
-        else:
-            why = "keywords are the constants of a program, and sizes and results of its signature"
-            raise unknown_keyword(program.name, key, [*kinds, *dims, *outputs, *more], why, loc)
-    for name, constant in kinds.items():
-        if name not in constants:
-            if constant.default is None:
-                message, hint = f"`{program.name}` needs `{name}=`", f"pass {with_article(constant.kind)}"
-                raise TilelinkError("TL209", message, loc=loc, why="it has no default", hint=hint)
-            constants[name] = constant.default
-    return sizes, {name: constants[name] for name in kinds}, named
+    dims = program.signature.dims
+    outputs = [p.name for p in program.params if p.role == "out" and p.name not in dims]
+    known = [*(c.name for c in program.constants), *dims, *outputs, *more]
+    if unknown := [key for key in kwargs if key not in known]:
+        why = "keywords are the constants of a program, and sizes and results of its signature"
+        raise unknown_keyword(program.name, unknown[0], known, why, loc)
+    constants = {c.name: _constant(program, c, kwargs, loc) for c in program.constants}
+    sizes = {key: kwargs[key] for key in dims if key in kwargs}
+    for key, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            why, hint = f"`{key}` is a size of `{program.signature}`", "pass a number of elements"
+            raise TilelinkError("TL209", f"`{key}={value!r}`", loc=loc, why=why, hint=hint)
+    return sizes, constants, {key: kwargs[key] for key in outputs if key in kwargs}
 
 
-def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc | None) -> Plain:
+def _constant(program: TileProgram, constant: Constant, given: Mapping[str, object], loc: Loc | None) -> Plain:
+    value = given.get(constant.name, constant.default)
+    if value is None and constant.name not in given:
+        message, hint = f"`{program.name}` needs `{constant.name}=`", f"pass {with_article(constant.kind)}"
+        raise TilelinkError("TL209", message, loc=loc, why="it has no default", hint=hint)
     match constant.kind, value:
         case ("bool", bool()) | ("str", str()):
             return value
@@ -258,22 +248,16 @@ def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc 
     raise TilelinkError("TL209", message, loc=loc, why=why, hint=hint)
 
 
-def _results(
-    run: Trace, program: TileProgram, path: str, given: Mapping[str, Given], dimensions: Dimensions
-) -> list[Given]:
-    """Makes the results that were not given."""
-    inputs = [given[p.name].record.dtype for p in program.params if p.role != "out" and p.name in given]
+def _make_results(run: Trace, program: TileProgram, path: str, given: dict[str, Given], dimensions: Dimensions) -> None:
+    """Makes the results that were not given, and adds them to what was."""
+    inputs = [given[p.name].record.dtype for p in program.params if p.role == "in"]
     dtype = program.signature.dtype(inputs) or run.frame.dtype
-    tables = {name: g.record for name, g in given.items()}
-    made: list[Given] = []
     for param in program.params:
-        if param.role == "out" and param.name not in given:
+        if param.name not in given:
             shape, label, long = param.shape, f"`{path}.{param.name}`", f"{path.replace('.', '_')}_{param.name}"
-            axes = dimensions.allocate(shape, tables, label)
+            axes = dimensions.allocate(shape, given, label)
             record = Record(
                 axes, shape.dtype or dtype, "program", param.name, long, label, shape.contract, None, dimensions.loc
             )
             run.record(record)
-            made.append(Given(param.name, shape, record))
-            tables[param.name] = record
-    return made
+            given[param.name] = Given(param.name, shape, record)

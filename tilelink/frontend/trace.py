@@ -130,7 +130,7 @@ def _arguments(
         Given(n, s, Record((), d, "argument", n, n, f"`{n}`", s.contract, None, loc))
         for n, s, d in zip(names, signature.inputs, dtypes, strict=True)
     ]
-    tables = {one.param: one.record for one in given}
+    tables = {one.param: one for one in given}
     for name, shape, record in ((one.param, one.shape, one.record) for one in given):
         if shape.dtype is not None and shape.dtype != record.dtype:
             message, why = f"`{name}` is {record.dtype}, not {shape.dtype}", f"the signature of `{user}` says `{shape}`"
@@ -220,8 +220,8 @@ def inline(
     constants = {k: v for k, v in kwargs.items() if k not in ("name", "over")}
     sizes = {k: constants.pop(k) for k in [*constants] if k in signature.dims}
     dimensions = Dimensions(name, signature, _ranks_of(run, name, signature, kwargs.get("over"), site), site)
-    slots = dimensions.take(given, sizes)
-    tensors = [dimensions.relabelled(one.record, slots[one.param]) for one in given]
+    dimensions.take(given, sizes)
+    tensors = [dimensions.relabelled(one) for one in given]
     with run.inside(Frame(prefix, dimensions, signature.dtype([a.dtype for a in args]) or "f32")):
         returned = fn(*tensors, **constants)
         run.found += found_by(fn)
