@@ -18,16 +18,6 @@ from tilelink.ir.wiring import ViewAxis
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """One axis of a signature's tensor over an axis of the tensor given. `declared` is None for an axis behind `...`. `at`
-    None: the tensor has no such axis, the instance itself is this rank's slice."""
-
-    dim: str
-    declared: Axis | None
-    at: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Given:
     """A tensor in a call: which parameter it is for, its shape there, and itself."""
 
@@ -138,8 +128,9 @@ class Dimensions:
     def _fail(self, code: str, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()) -> NoReturn:
         raise TilelinkError(code, message, loc=self.loc, why=why, hint=hint, notes=notes)
 
-    def align(self, given: Given) -> tuple[Slot, ...]:
-        """Which axis of the tensor every axis of the parameter means.
+    def align(self, given: Given) -> tuple[tuple[Axis, int | None], ...]:
+        """Which axis of the tensor every axis of the parameter means. None: the tensor has no such axis, the instance itself is
+        this rank's slice.
 
         Raises:
             TilelinkError: TL203 if they cannot be matched.
@@ -159,14 +150,11 @@ class Dimensions:
         spare = len(have) - len(shape.axes)
         if spare < 0 or (spare and shape.rest is None):
             self._mismatch(given, f"{count(len(shape.axes), 'axis', 'axes')} wanted, {len(have)} given")
-        at = len(shape.axes) if shape.rest is None else shape.rest
-        slots = [Slot(a.name, a, k) for a, k in zip(shape.axes, have[:at] + have[at + spare :], strict=True)]
-        for slot in slots:
-            axis = None if slot.at is None else record.axes[slot.at]
-            if axis is not None and slot.declared is not None and slot.declared.own_slice != axis.own_slice:
-                self._mismatch(given, f"`{slot.declared}` is not `{axis}`")
-        slots[at:at] = [Slot(f"_{i}", None, k) for i, k in enumerate(have[at : at + spare])]
-        return tuple(slots)
+        found = tuple(zip(shape.spread(len(have)), have, strict=True))
+        for declared, at in found:
+            if declared in shape.axes and at is not None and declared.own_slice != record.axes[at].own_slice:
+                self._mismatch(given, f"`{declared}` is not `{record.axes[at]}`")
+        return found
 
     def _mismatch(self, given: Given, why: str) -> NoReturn:
         label, comes_from = given.record.label, given.record.loc
@@ -175,34 +163,32 @@ class Dimensions:
         notes = () if comes_from is None else (Note(f"{label} comes from here", comes_from),)
         self._fail("TL203", message, why, "call it with another tensor, or write another signature", notes)
 
-    def _is_local(self, declared: Axis | None, axis: LogicalAxis) -> bool:
+    def _is_local(self, declared: Axis, axis: LogicalAxis) -> bool:
         """Positions count from this rank's part: the tensor splits the axis, the signature does not say so."""
-        said = declared is not None and (declared.split is not None or declared.name in self._globals)
+        said = declared.split is not None or declared.name in self._globals
         return axis.over is not None and not axis.own_slice and not said
 
     def view(self, given: Given, tables: Mapping[str, Given]) -> Iterator[ViewAxis]:
         """The axes of a program's parameter over its tensor. `tables`: what the other parameters are."""
-        for slot in self.align(given):
-            if slot.at is None:
-                yield ViewAxis(slot.dim, None, False, True, RANK_AXIS)
+        for declared, at in self.align(given):
+            if at is None:
+                yield ViewAxis(declared.name, None, False, True, RANK_AXIS)
                 continue
-            declared = slot.declared
-            split = None if declared is None else declared.split
+            split = declared.split
             if split is not None and split in tables:
                 split = tables[split].record.key
             # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
-            local = self._is_local(declared, given.record.axes[slot.at])
-            yield ViewAxis(slot.dim, slot.at, local, declared is not None and declared.unit, split)
+            yield ViewAxis(declared.name, at, self._is_local(declared, given.record.axes[at]), declared.unit, split)
 
     def relabelled(self, given: Given) -> SymbolicTensor:
         """A tensor with the names and sizes that an inlined operator sees: of a split axis that it takes as whole, this rank's
         part."""
         axes = list(given.record.axes)
-        for slot in self.align(given):
-            if slot.at is not None:
-                axis = axes[slot.at]
-                size = self.part(axis) if self._is_local(slot.declared, axis) else axis.size
-                axes[slot.at] = replace(axis, name=slot.dim, size=size)
+        for declared, at in self.align(given):
+            if at is not None:
+                axis = axes[at]
+                size = self.part(axis) if self._is_local(declared, axis) else axis.size
+                axes[at] = replace(axis, name=declared.name, size=size)
         return SymbolicTensor(given.record, tuple(axes))
 
     def take(self, given: Sequence[Given], sizes: Mapping[str, int] | None = None) -> None:
@@ -211,36 +197,33 @@ class Dimensions:
         Raises:
             TilelinkError: TL203 (axes), TL204 (sizes), TL206 (dtypes), TL207 (splits).
         """
-        slots = {g.param: self.align(g) for g in given}
-        for one in given:
+        axes = [[(d, one.record.axes[at]) for d, at in self.align(one) if at is not None] for one in given]
+        for one, mine in zip(given, axes, strict=True):
             wanted, have = one.shape.dtype, one.record.dtype
             if wanted is not None and wanted != have:
                 message = f"{one.record.label} is {have}; `{one.param}` of `{self.user}` is {wanted}"
                 hint = "pass a tensor of that type, or change the signature"
                 self._fail("TL206", message, f"the signature says `{one.shape}`", hint)
-            self._add(one, slots[one.param])
+            self._add(one, mine)
         for name, value in (sizes or {}).items():
             new = Seen.of(name, value, f"`{name}={int(value)}`", unit=Dim(name).unit)
             old = self.seen.setdefault(name, new)
             if old.axis.size != new.axis.size:
                 self._contradiction(name, old, new)
-        for one in given:
-            self._check_compound(one, slots[one.param])
+        for one, mine in zip(given, axes, strict=True):
+            self._check_compound(one.record.label, mine)
 
-    def _add(self, given: Given, slots: tuple[Slot, ...]) -> None:
+    def _add(self, given: Given, axes: Sequence[tuple[Axis, LogicalAxis]]) -> None:
+        named = given.shape.axes
         if given.shape.rest is not None:
-            rest = tuple(given.record.axes[s.at] for s in slots if s.declared is None and s.at is not None)
-            self._same_rest(rest, given.record.label)
-        for slot in slots:
-            if slot.declared is None or slot.at is None:
-                continue
-            axis, size = given.record.axes[slot.at], slot.declared.size
-            self._check_split(given, slot.declared, axis)
+            self._same_rest(tuple(axis for declared, axis in axes if declared not in named), given.record.label)
+        for declared, axis in ((d, axis) for d, axis in axes if d in named):
+            seen, size = Seen(axis, given.record.label), declared.size
+            self._check_split(given, declared, axis)
             if isinstance(size, Dim):
-                self._unify(size.name, Seen(axis, given.record.label))
+                self._unify(size.name, seen)
             elif isinstance(size, int) and size != axis.size:
-                declared = Seen.of(slot.declared.name, size, "the signature")
-                self._contradiction(slot.declared.name, declared, Seen(axis, given.record.label))
+                self._contradiction(declared.name, Seen.of(declared.name, size, "the signature"), seen)
 
     def _same_rest(self, rest: tuple[LogicalAxis, ...], by: str) -> None:
         if self.rest is None:
@@ -283,13 +266,11 @@ class Dimensions:
         hint = "pass tensors that agree, or give the axes different names in the signature"
         self._fail("TL204", message, why, hint)
 
-    def _check_compound(self, given: Given, slots: tuple[Slot, ...]) -> None:
+    def _check_compound(self, label: str, axes: Sequence[tuple[Axis, LogicalAxis]]) -> None:
         """Compares sizes such as `e+1` with the tensors; an `e` that nothing else gives follows from them."""
-        for slot in slots:
-            size = None if slot.declared is None or slot.at is None else slot.declared.size
-            if slot.at is None or size is None or isinstance(size, (Dim, int)):
+        for size, axis in ((declared.size, axis) for declared, axis in axes):
+            if isinstance(size, (Dim, int)):
                 continue
-            axis, label = given.record.axes[slot.at], given.record.label
             if found := solved(size, axis.size):
                 dim, value = found
                 self.seen.setdefault(dim.name, Seen.of(dim.name, value, label, unit=dim.unit))

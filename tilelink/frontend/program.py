@@ -197,14 +197,12 @@ def _split_along(dimensions: Dimensions, given: Sequence[Given]) -> bool:
     """Whether some axis that a signature splits over `R` is split so, or is a slice, in the tensor that is given."""
     for g in given:
         try:
-            slots = dimensions.align(g)
+            axes = dimensions.align(g)
         except TilelinkError:
             continue
-        for slot in slots:
-            split = slot.declared.split if slot.declared is not None else None
-            over = None if slot.at is None else g.record.axes[slot.at].over
-            if split == RANK_AXIS and over == dimensions.ranks.names[split]:
-                return True
+        over = (g.record.axes[at].over for declared, at in axes if declared.split == RANK_AXIS and at is not None)
+        if dimensions.ranks.names[RANK_AXIS] in over:
+            return True
     return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import NoReturn
@@ -64,11 +64,14 @@ def bind_sizes(
     sizes = _Sizes(axes, at, loc, {name: (size, "the number of ranks") for name, size in axes.items()})
     for name, value in (given or {}).items():
         _take(sizes, signature, name, value)
-    compound: list[tuple[Axis, int, str]] = []
+    found: list[tuple[Axis, int, str]] = []
     for number, (shape, local) in enumerate(zip(signature.inputs, shapes, strict=True)):
-        compound += _bind(sizes, shape, tuple(local), f"tensor {number + 1}, `{shape}`")
-    for axis, value, label in compound:
-        _compound(sizes, axis, value, label)
+        label = f"tensor {number + 1}, `{shape}`"
+        found += ((axis, value, label) for axis, value in _axes(sizes, shape, tuple(local), label))
+    for plain in (True, False):  # sizes that are computed follow from others
+        for axis, value, label in found:
+            if isinstance(axis.size, Dim) == plain:
+                (_plain if plain else _compound)(sizes, axis, value, label)
     return {n: v for n, (v, _) in sizes.known.items() if n not in axes}
 
 
@@ -90,47 +93,36 @@ def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
     sizes.known[name] = (size, f"`{name}={size}`")
 
 
-def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> list[tuple[Axis, int, str]]:
-    """Takes up plain axes; gives back those whose size is computed."""
+def _axes(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> Iterator[tuple[Axis, int]]:
+    """The axes of a tensor that was passed, each with its length."""
     if _lacks_slice(shape, local):
         # The slice itself was passed, without axes of one element.
         rest = None if shape.rest is None else shape.rest - sum(a.own_slice for a in shape.axes[: shape.rest])
         shape = Shape(tuple(a for a in shape.axes if not a.own_slice), rest, shape.dtype)
-    axes, spare = shape.axes, len(local) - len(shape.axes)
+    spare = len(local) - len(shape.axes)
     if spare < 0 or (spare and shape.rest is None):
         message = f"{label} has {count(len(local), 'axis', 'axes')}"
-        wanted = ("at least " if shape.rest is not None else "") + count(len(axes), "axis", "axes")
+        wanted = ("at least " if shape.rest is not None else "") + count(len(shape.axes), "axis", "axes")
         why = f"its shape here is {local}; the signature says `{shape}`"
         raise TilelinkError("TL203", message, loc=sizes.loc, why=why, hint=f"pass a tensor of {wanted}")
-    at = len(axes) if shape.rest is None else shape.rest
-    for number, value in enumerate(local[at : at + spare]):
-        sizes.unify(f"_{number}", value, label)
-    found: list[tuple[Axis, int, str]] = []
-    for axis, value in zip(axes, (*local[:at], *local[at + spare :]), strict=True):
-        if isinstance(axis.size, Dim):
-            _plain(sizes, axis, value, label)
-        else:
-            found.append((axis, value, label))
-    return found
+    return zip(shape.spread(len(local)), local, strict=True)
 
 
 def slices_in(shape: Shape, local: tuple[int, ...]) -> tuple[int, ...]:
     """Which axes of a tensor that was passed are those of its rank's slice: they have one element, and memory has none."""
-    spare, at = len(local) - len(shape.axes), len(shape.axes) if shape.rest is None else shape.rest
-    own = [] if spare < 0 or _lacks_slice(shape, local) else [k for k, a in enumerate(shape.axes) if a.own_slice]
-    return tuple(k if k < at else k + spare for k in own)
+    if len(local) < len(shape.axes) or _lacks_slice(shape, local):
+        return ()
+    return tuple(k for k, a in enumerate(shape.spread(len(local))) if a.own_slice)
 
 
 def _lacks_slice(shape: Shape, local: tuple[int, ...]) -> bool:
     """Whether a rank's slice was passed without axes of one element. With `...` the number of axes does not tell; the slice's
     own axis has one element, at its place."""
-    own = [k for k, a in enumerate(shape.axes) if a.own_slice]
+    own = [k for k, a in enumerate(shape.spread(len(local))) if a.own_slice]
     shorter = bool(own) and len(local) == len(shape.axes) - len(own)
     if shorter or not own or shape.rest is None:
         return shorter
-    at = own[0]
-    position = at if at < shape.rest else len(local) - (len(shape.axes) - at)
-    return not (0 <= position < len(local)) or local[position] != 1
+    return own[0] >= len(local) or local[own[0]] != 1
 
 
 def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:

@@ -149,6 +149,12 @@ class Shape:
     contract: Contract | None = None
     written: str | None = None
 
+    def spread(self, count: int) -> tuple[Axis, ...]:
+        """The axes of a tensor that has so many; those that `...` stands for are `_0`, `_1`, ..."""
+        at = len(self.axes) if self.rest is None else self.rest
+        rest = (Axis(Dim(f"_{k}")) for k in range(count - len(self.axes)))
+        return (*self.axes[:at], *rest, *self.axes[at:])
+
     def __str__(self) -> str:
         words = [str(a) for a in self.axes]
         if self.rest is not None:
