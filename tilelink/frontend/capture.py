@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -60,10 +60,11 @@ def capture(
     Raises:
         TilelinkError: TL110 to TL164, each with the user's own line.
     """
-    source = read_source(plain_function(fn))
-    params, constants = _tensors(source, signature), _constants(source, signature)
+    function = plain_function(fn)
+    source = read_source(function)
+    params, constants = _tensors(source, signature), _constants(source, signature, function.__kwdefaults__ or {})
     helpers = Helpers(VOCABULARY)
-    state = Lowering(source, Scope(source.function, VOCABULARY), params, helpers, expressions.lower)
+    state = Lowering(source, Scope(function, VOCABULARY), params, helpers, expressions.lower)
     _bind_parameters(state, constants)
     lower_block(state, source.node.body)
     header = source.loc(source.node)
@@ -163,19 +164,19 @@ def _tensors(source: FunctionSource, signature: Signature) -> tuple[Param, ...]:
     return tuple(params.values())
 
 
-def _constants(source: FunctionSource, signature: Signature) -> tuple[Constant, ...]:
-    """The keyword-only parameters, with their kinds. TL113: a name that is taken, or no kind."""
+def _constants(source: FunctionSource, signature: Signature, defaults: Mapping[str, object]) -> tuple[Constant, ...]:
+    """The keyword-only parameters, with their kinds; `defaults` as Python evaluated them. TL113: a name that is taken, or no
+    kind."""
     arguments = source.node.args
     dims = {d for s in signature.shapes for a in s.axes for d in dims_of(a.size)}
     made: list[Constant] = []
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+    for argument in arguments.kwonlyargs:
         name = argument.arg
         if name in dims or name in OF_A_USE:
             why = f"`{name}=` in a call of the program already is {OF_A_USE.get(name, 'a size of the signature')}"
             source.fail("TL113", argument, f"a constant called `{name}`", why, "use another name")
-        # The default as Python evaluated it.
-        value = None if default is None else (source.function.__kwdefaults__ or {}).get(name)
-        kind = type(value).__name__ if default is not None else None
+        value = defaults.get(name)
+        kind = type(value).__name__ if name in defaults else None
         if argument.annotation is not None:
             word = constant_of(argument.annotation)
             kind = word if isinstance(word, str) else ast.unparse(argument.annotation)
@@ -184,7 +185,7 @@ def _constants(source: FunctionSource, signature: Signature) -> tuple[Constant, 
             hint = f"annotate it, `{name}: int`, or give it a default"
             source.fail("TL113", argument, f"`{name}` has no kind", why, hint)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if default is not None and not (number if kind == "float" else type(value).__name__ == kind):
+        if name in defaults and not (number if kind == "float" else type(value).__name__ == kind):
             message, why = f"the default of `{name}` is {value!r}", f"`{name}` is annotated as {kind}"
             source.fail("TL113", argument, message, why, "make both agree")
         if kind == "float" and isinstance(value, int):

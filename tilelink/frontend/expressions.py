@@ -93,7 +93,7 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
         formula = of(found.value) if isinstance(found.value, (int, str)) else None
         return named(name, formula=formula)
     if isinstance(found, Language):
-        check_known(state, node, found)
+        _check_known(state, node, found)
         return Value(ast.parse(found.path, mode="eval").body)
     if isinstance(found, Jitted):
         state.alone(found.name, node)
@@ -124,7 +124,14 @@ _VERBS = {
 """The primitive that does to a tile what a word says; names alike in letters do something else."""
 
 
-def check_known(state: Lowering, node: ast.expr, found: Language) -> None:
+def check_allowed(state: Lowering, node: ast.Call, found: Language) -> None:
+    """Refuses calls of what Triton's language does not have (TL120), or a program may not call (TL123)."""
+    _check_known(state, node.func, found)
+    if (reason := refused(found.name)) and not raw.allowed(state, found.name):
+        state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
+
+
+def _check_known(state: Lowering, node: ast.expr, found: Language) -> None:
     """Refuses names that Triton's language does not have (TL120)."""
     if not found.known:
         known = {f"tl.{n}" for n in (*language_names(), *primitives.PRIMITIVES)}
@@ -418,12 +425,9 @@ def _call(state: Lowering, node: ast.Call) -> Value:
     if isinstance(found, Primitive):
         return primitives.value_of(state, node, found.name, None)
     if isinstance(found, (Language, Jitted, Builtin)):
-        name = found.name
         if isinstance(found, Language):
-            check_known(state, node.func, found)
-        if isinstance(found, Language) and (reason := refused(name)) and not raw.allowed(state, name):
-            state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
-        return call_of_language(state, node, None if isinstance(found, Jitted) else name)
+            check_allowed(state, node, found)
+        return call_of_language(state, node, None if isinstance(found, Jitted) else found.name)
     if isinstance(node.func, ast.Attribute) and found is None:
         if tensor := state.tensor(node.func.value):
             _attribute_of_tensor(state, node.func, tensor)

@@ -9,11 +9,12 @@ import ast
 import re
 from collections.abc import Callable, Collection
 from copy import deepcopy
+from types import FunctionType
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope
-from tilelink.frontend.source import Function, FunctionSource, bound_names, read_source
+from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Helper
 
 _HELPER_BUILTINS = ("len", "print", "isinstance", "list", "tuple", "getattr", "hasattr")
@@ -28,7 +29,7 @@ class Helpers:
         self.found: list[Found] = []
         self._vocabulary = vocabulary
         self.copied: list[Helper] = []
-        self._known: dict[str, Function] = {}
+        self._known: dict[str, FunctionType] = {}
 
     def add(self, helper: Jitted, loc: Loc) -> str:
         """Copies a helper and all that it calls; the name that calls it."""
@@ -39,14 +40,14 @@ class Helpers:
             return helper.name
         self._check_name("helper", helper.name, loc)
         self._known[helper.name] = helper.function
-        text = self._copy(read_source(helper.function))
+        text = self._copy(helper.function)
         self.copied.append(Helper(helper.name, text))  # behind what it calls
         return helper.name
 
-    def _copy(self, source: FunctionSource) -> str:
-        scope = Scope(source.function, self._vocabulary)
+    def _copy(self, function: FunctionType) -> str:
+        source, scope = read_source(function), Scope(function, self._vocabulary)
         own = frozenset(bound_names(source.node))
-        self._check_defaults(source, scope)
+        self._check_defaults(function, source, scope)
         # A copy: the tree belongs to the whole file.
         tree = deepcopy(source.node)
         tree.decorator_list, tree.returns = [], None
@@ -92,9 +93,9 @@ class Helpers:
         return spelled
 
     @staticmethod
-    def _check_defaults(source: FunctionSource, scope: Scope) -> None:
+    def _check_defaults(function: FunctionType, source: FunctionSource, scope: Scope) -> None:
         """Refuses a default that would not be copied as the number that Python has worked out (TL146)."""
-        values = getattr(source.function, "__defaults__", None) or ()
+        values = function.__defaults__ or ()
         for node, value in zip(reversed(source.node.args.defaults), reversed(values), strict=False):
             found, was = scope.look_up(node, frozenset()), getattr(value, "value", value)
             if isinstance(found, Number) and not alike(found.value, was):

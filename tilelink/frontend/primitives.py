@@ -161,10 +161,8 @@ def _tile_shape(call: Call, t: Param) -> Value:
         hint = f"write `tl.tile_shape({domain.param})`" if domain else "call `tl.tile_id` first"
         (node,) = (*call.node.args, *(k.value for k in call.node.keywords))
         call.fail("TL132", node, f"`tl.tile_shape` of `{t.name}`, whose tiles this program is not for", why, hint)
-    name = call.result(f"{t.name}_shape")
-    call.add(Bounds(name=name, what="shape", param=t.name, loc=call.loc))
     tiled = [a for a in t.shape.axes if not a.unit]
-    return named(name, length=UNKNOWN if t.shape.rest is not None else len(tiled))
+    return replace(_bounds(call, t), formula=None, length=UNKNOWN if t.shape.rest is not None else len(tiled))
 
 
 def _tile_mask(call: Call, t: Param, tile: ast.expr, start: Node = None, stop: Node = None) -> Value:

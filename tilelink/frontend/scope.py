@@ -11,7 +11,6 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from tilelink.frontend.outside import GONE, Found
-from tilelink.frontend.source import Function
 
 VOCABULARY_MODULE = "tilelink.language"
 TRITON_MODULE = "triton.language"
@@ -50,8 +49,15 @@ class Number:
 class Jitted:
     """A `@triton.jit` function: anything with a Python function in `.fn` that Triton made."""
 
-    function: Function
-    name: str
+    object: Any
+
+    @property
+    def function(self) -> FunctionType:
+        return self.object.fn
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class Scope:
     """The names around a function: its closure, its module, Python's builtins. `found`: what was looked up, but for the
     language itself."""
 
-    def __init__(self, fn: Function, vocabulary: Collection[str]) -> None:
+    def __init__(self, fn: FunctionType, vocabulary: Collection[str]) -> None:
         self.found: list[Found] = []
         self._globals = fn.__globals__
         self._cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
@@ -136,7 +142,7 @@ class Scope:
         if isinstance(function, FunctionType) and (
             hasattr(found, "src") or type(found).__module__.startswith("triton.")
         ):
-            return Jitted(function, function.__name__)
+            return Jitted(found)
         if any(found is getattr(builtins, b) for b in BUILTINS):
             return Builtin(found.__name__)
         return Opaque(found)

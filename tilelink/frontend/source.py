@@ -13,32 +13,16 @@ from importlib.machinery import SourceFileLoader
 from itertools import islice
 from os.path import exists
 from types import CodeType, FrameType, FunctionType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from tilelink.errors import Loc, Note, TilelinkError, whole_line
 from tilelink.frontend.outside import codes
-
-
-class Function(Protocol):
-    """A `def`: what Python's FunctionType has (as a field that type would pass for a method)."""
-
-    @property
-    def __name__(self) -> str: ...
-    @property
-    def __code__(self) -> CodeType: ...
-    @property
-    def __globals__(self) -> dict[str, Any]: ...
-    @property
-    def __closure__(self) -> tuple[Any, ...] | None: ...
-    @property
-    def __kwdefaults__(self) -> dict[str, Any] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
     """A function's tree, as it stands in its file. `lines` are all lines of the file."""
 
-    function: Function
     node: ast.FunctionDef
     file: str
     lines: tuple[str, ...]
@@ -82,7 +66,7 @@ def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
-def plain_function(fn: Callable[..., Any]) -> Function:
+def plain_function(fn: Callable[..., Any]) -> FunctionType:
     """The `def` behind a decorated, bound or static function.
 
     Raises:
@@ -96,7 +80,7 @@ def plain_function(fn: Callable[..., Any]) -> Function:
     raise TilelinkError("TL110", f"{what} is not a function", why=why, hint=hint)
 
 
-def read_source(fn: Function) -> FunctionSource:
+def read_source(fn: FunctionType) -> FunctionSource:
     """The tree of `fn`, methods, nested functions and notebook cells included.
 
     Raises:
@@ -114,10 +98,10 @@ def read_source(fn: Function) -> FunctionSource:
     if isinstance(found, ast.AsyncFunctionDef):
         hint, loc = "write `def`: waiting is said by `tl.consumer_tile_wait`", whole_line(file, found.lineno)
         raise TilelinkError("TL111", "`async def` in a tile program", loc=loc, why="it becomes a GPU kernel", hint=hint)
-    return FunctionSource(fn, found, file, tuple(lines))
+    return FunctionSource(found, file, tuple(lines))
 
 
-def _is_imported(fn: Function, text: str) -> bool:
+def _is_imported(fn: FunctionType, text: str) -> bool:
     """Whether the text is what Python made the function of. Of code that something else than Python has made of its file (as
     pytest does), or that lies in no file, nobody can tell."""
     if type(fn.__globals__.get("__loader__")) is not SourceFileLoader or not exists(fn.__code__.co_filename):
@@ -147,7 +131,7 @@ def _functions(text: str) -> dict[tuple[int, str], ast.FunctionDef | ast.AsyncFu
     return {(_first_line(n), n.name): n for n in ast.walk(tree) if isinstance(n, kinds)}
 
 
-def _unreadable(fn: Function, why: str) -> TilelinkError:
+def _unreadable(fn: FunctionType, why: str) -> TilelinkError:
     hint = "put it into a file or a notebook cell, and import or run that again"
     return TilelinkError("TL110", f"the source of `{fn.__name__}` cannot be read", why=why, hint=hint)
 

@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 
 from tilelink.errors import Loc, Note
 from tilelink.frontend import primitives, raw
-from tilelink.frontend.expressions import call_of_language, check_known, unsupported
+from tilelink.frontend.expressions import call_of_language, check_allowed, unsupported
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.refusals import refused
 from tilelink.frontend.scope import Builtin, Language, Primitive
 from tilelink.frontend.source import bound_names
 from tilelink.frontend.values import (
@@ -24,7 +23,6 @@ from tilelink.frontend.values import (
     at_loop_head,
     constant_of,
     is_index,
-    joined_names,
     named,
     root,
 )
@@ -68,15 +66,13 @@ def _line(state: Lowering, node: ast.Expr) -> None:
         if found.path in ("tl.device_assert", "tl.static_assert"):
             _check(state, node, node.value.args[0] if node.value.args else node.value, node.value.args[1:])
             return
-        check_known(state, node.value.func, found)
         if found.path == "tl.device_print":
             value = call_of_language(state, node.value, found.name).expr()
             state.ops.append(Let(target=(), value=value, loc=state.loc(node)))
             return
         if raw.effect(state, node.value, found.name):
             return
-        if reason := refused(found.name):
-            state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
+        check_allowed(state, node.value, found)
         called = f"tl.{found.name}"
     why = "its value is not kept, and it has no other effect"
     state.fail("TL131", node, f"`{called}` on a line of its own", why, "assign its value to a name, or take it out")
@@ -195,18 +191,18 @@ def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast
         for name, var in zip(names, alias.vars, strict=True):
             state.bind(name.id, state.env[var], name)
         return
-    if isinstance(value, (ast.Tuple, ast.List)):
+    written = isinstance(value, (ast.Tuple, ast.List))
+    if written:
         _fits(state, node, len(names), len(value.elts), "the right side")
         if _independent(names, value.elts):
             for name, element in zip(names, value.elts, strict=True):
                 _to_target(state, name, element, node)
             return
-        values = [state.lower(e) for e in value.elts]
-        vector, positional = any(v.rank != 0 for v in values), all(v.positional for v in values)
+    made = state.lower(value)
+    if written:
         # Without the parentheses: `a, b = b, a` is how a person writes it.
-        expr = Expr(", ".join(v.text for v in values), joined_names(v.names for v in values), vector, positional)
+        values, expr = [*made.entries], replace(made.expr(), text=", ".join(v.text for v in made.entries))
     else:
-        made = state.lower(value)
         if made.length is not None and made.length >= 0:
             _fits(state, node, len(names), made.length, f"`{ast.unparse(value)}`")
         entry = made if made.length is None else replace(made, length=None, entries=())

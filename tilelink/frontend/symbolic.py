@@ -113,13 +113,12 @@ class SymbolicTensor:
 
     def __init__(self, record: Record, axes: tuple[LogicalAxis, ...] | None = None) -> None:
         self.record = record
-        self._axes = axes
+        self._axes = record.axes if axes is None else axes
 
     @property
     def axes(self) -> tuple[LogicalAxis, ...]:
         """Names as this operator calls them, global sizes, and what each axis is split by: `R`, the name of a table, or None."""
-        axes = self.record.axes if self._axes is None else self._axes
-        return tuple(replace(a, split=a.split.wish) if isinstance(a.split, Record) else a for a in axes)
+        return tuple(replace(a, split=a.split.wish) if isinstance(a.split, Record) else a for a in self._axes)
 
     @property
     def shape(self) -> tuple[Extent, ...]:
