@@ -472,7 +472,8 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     everything = [*owner, *args, *keywords.values()]
     formula = None if keywords else _formula_of_call(state, name, args)
     rank = _rank_of_call(name, [*owner, *args], keywords)
-    return _combine(made, [callee, *everything], formula, rank=rank)
+    entries = tuple(args) if name in ("range", "static_range") else ()
+    return _combine(made, [callee, *everything], formula, rank=rank, entries=entries)
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:

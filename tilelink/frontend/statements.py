@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -334,7 +334,7 @@ def _tiles(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name) -> 
 def _range(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name) -> None:
     header = state.lower(call)
     loc, var = state.loc(target), state.loop_variable(target.id, "range")
-    limits = _limits(state, call)
+    limits = _limits(call, header.entries)
     kept = any(target.id in bound_names(s) for s in node.body)
 
     def bind() -> None:
@@ -346,15 +346,13 @@ def _range(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name) -> 
     state.ops.append(Loop(header=text, target=var, body=body, limits=limits, loc=state.loc(node)))
 
 
-def _limits(state: Lowering, call: ast.Call) -> tuple[Formula, Formula, int] | None:
+def _limits(call: ast.Call, given: Sequence[Value]) -> tuple[Formula, Formula, int] | None:
     """Where a range begins, where it stops, and its step, as far as positions say."""
-    names = ("stop",) if len(call.args) == 1 else ("start", "stop", "step")
-    given = dict(zip(names, call.args, strict=False))
-    given |= {str(k.arg): k.value for k in call.keywords if k.arg in ("start", "stop", "step")}
-    step = constant_of(given["step"]) if "step" in given else 1
-    mark = state.mark()
-    start, stop = (state.lower(given[end]).formula if end in given else Const(0) for end in ("start", "stop"))
-    state.rewind(mark)  # whatever they need stands there, from the header
+    steps = [*call.args[2:], *(k.value for k in call.keywords if k.arg == "step")]
+    step = constant_of(steps[0]) if steps else 1
+    if not given or any(k.arg in ("arg1", "arg2") for k in call.keywords):
+        return None
+    start, stop = (v.formula for v in given[:2]) if len(given) > 1 else (Const(0), given[0].formula)
     if not isinstance(step, int) or not step or start is None or stop is None:
         return None
     return start, stop, int(step)

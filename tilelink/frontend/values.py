@@ -20,7 +20,7 @@ UNKNOWN = -1
 class Value:
     """A lowered expression. `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple.
     `coordinate`: it counts ranks and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what
-    it takes to be true. `entries`: of a tuple that is written out."""
+    it takes to be true. `entries`: of a tuple that is written out, or a range."""
 
     node: ast.expr = field(compare=False)  # a loop's body is lowered until names mean the same; nodes are new each time
     names: tuple[str, ...] = ()
