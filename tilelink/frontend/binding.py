@@ -204,7 +204,13 @@ class Dimensions:
                 message = f"{one.record.label} is {have}; `{one.param}` of `{self.user}` is {wanted}"
                 hint = "pass a tensor of that type, or change the signature"
                 self._fail("TL206", message, f"the signature says `{one.shape}`", hint)
-            self._add(one, mine)
+            named = one.shape.axes
+            if one.shape.rest is not None:
+                self._same_rest(tuple(axis for declared, axis in mine if declared not in named), one.record.label)
+            for declared, axis in ((d, axis) for d, axis in mine if d in named):
+                self._check_split(one, declared, axis)
+                if isinstance(declared.size, Dim):
+                    self._unify(declared.name, Seen(axis, one.record.label))
         for name, value in (sizes or {}).items():
             new = Seen.of(name, value, f"`{name}={int(value)}`", unit=Dim(name).unit)
             old = self.seen.setdefault(name, new)
@@ -212,18 +218,6 @@ class Dimensions:
                 self._contradiction(name, old, new)
         for one, mine in zip(given, axes, strict=True):
             self._check_compound(one.record.label, mine)
-
-    def _add(self, given: Given, axes: Sequence[tuple[Axis, LogicalAxis]]) -> None:
-        named = given.shape.axes
-        if given.shape.rest is not None:
-            self._same_rest(tuple(axis for declared, axis in axes if declared not in named), given.record.label)
-        for declared, axis in ((d, axis) for d, axis in axes if d in named):
-            seen, size = Seen(axis, given.record.label), declared.size
-            self._check_split(given, declared, axis)
-            if isinstance(size, Dim):
-                self._unify(size.name, seen)
-            elif isinstance(size, int) and size != axis.size:
-                self._contradiction(declared.name, Seen.of(declared.name, size, "the signature"), seen)
 
     def _same_rest(self, rest: tuple[LogicalAxis, ...], by: str) -> None:
         if self.rest is None:
@@ -267,15 +261,14 @@ class Dimensions:
         self._fail("TL204", message, why, hint)
 
     def _check_compound(self, label: str, axes: Sequence[tuple[Axis, LogicalAxis]]) -> None:
-        """Compares sizes such as `e+1` with the tensors; an `e` that nothing else gives follows from them."""
-        for size, axis in ((declared.size, axis) for declared, axis in axes):
-            if isinstance(size, (Dim, int)):
-                continue
+        """Compares sizes such as `9` and `e+1` with the tensors; an `e` that nothing else gives follows from them."""
+        for size, axis in ((d.size, axis) for d, axis in axes if not isinstance(d.size, Dim)):
             if found := solved(size, axis.size):
                 dim, value = found
                 self.seen.setdefault(dim.name, Seen.of(dim.name, value, label, unit=dim.unit))
             if all(d in self.seen for d in dims_of(size)) and (wanted := self.visible(size)) != axis.size:
-                self._contradiction(str(size), Seen.of("", wanted, "the other sizes"), Seen(axis, label))
+                by = "the signature" if isinstance(size, int) else "the other sizes"
+                self._contradiction(str(size), Seen.of("", wanted, by), Seen(axis, label))
 
     def visible(self, size: Size) -> Extent:
         """A size as the program sees it: of a dimension that is local to it, the most that a rank can have (TL205)."""

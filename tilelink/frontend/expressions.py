@@ -25,7 +25,6 @@ from tilelink.frontend.values import (
     constant_of,
     either,
     integer_of,
-    is_asked,
     is_index,
     joined_names,
     named,
@@ -338,16 +337,11 @@ def _choice(state: Lowering, node: ast.IfExp) -> Value:
     test = lower(state, node.test)
     with state.under("one side of a conditional expression"):
         body, orelse = lower(state, node.body), lower(state, node.orelse)
-    return chosen(test, body, orelse)
-
-
-def chosen(test: Value, body: Value, orelse: Value) -> Value:
-    """`body if test else orelse`."""
     formula = either(test.formula, body.formula, orelse.formula)
-    node = ast.IfExp(test.node, body.node, orelse.node)
+    made = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
     wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body, orelse])
-    return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped)
+    return _combine(made, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped)
 
 
 # ------------------------------------------------------------------------------------------- tuples, attributes, subscripts
@@ -482,7 +476,7 @@ def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Fo
     if name == "arange" and len(args) == 2 and all(isinstance(a.formula, Const) for a in args):
         return combined("arange", args[0].formula, args[1].formula)
     if name == "where" and len(args) == 3:
-        return chosen(*args).formula
+        return either(*(a.formula for a in args))
     if name == "trans" and len(args) == 1 and args[0].rank == 2 and args[0].formula is not None:
         return column(args[0].formula)
     if name is None or name not in _FORMULAS or len(args) != 2:
@@ -509,7 +503,8 @@ def _rank_of_call(name: str | None, args: Sequence[Value], keywords: Mapping[str
         return (shape.length or UNKNOWN) if shape is not None else UNKNOWN
     first = args[0].rank if args else 0
     if name in _REDUCTIONS:
-        if is_asked(keywords.get("keep_dims")):
+        kept = keywords.get("keep_dims")
+        if kept is not None and constant_of(kept.node) is not False:
             return first
         axis = given("axis", 1)
         everything = axis is None or constant_of(axis.node) is None

@@ -127,10 +127,7 @@ def _tile_id(call: Call, t: Param) -> Param:
 
 # ---------------------------------------------------------------------------------------------------------- where tiles lie
 def _tile_range(call: Call, t: Param, tile: Node = None, axis: Node = None) -> Value:
-    if tile is None:
-        return _bounds(call, t, call.axis(t, axis)[0])
-    found, at = _tile_of(call, t, tile)
-    return _bounds(call, t, at, found.var)
+    return _bounds(call, t, call.axis(t, axis)[0]) if tile is None else _edge(call, t, tile)
 
 
 def _edge(call: Call, t: Param, tile: ast.expr) -> Value:

@@ -139,11 +139,6 @@ def number_of(value: Value) -> int | None:
     return found if found is not None else known if isinstance(known, int) else None
 
 
-def is_asked(option: Value | None) -> bool:
-    """Whether an option of a call is given, and is not plainly False."""
-    return option is not None and constant_of(option.node) is not False
-
-
 # --------------------------------------------------------------------------------------------------- formulas of values
 LARGEST = 200
 """Nodes in a formula. A longer one (a variable doubled again and again) is no longer followed."""
