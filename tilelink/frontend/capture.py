@@ -13,7 +13,6 @@ from tilelink.frontend import expressions
 from tilelink.frontend.jit import Helpers
 from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.outside import Found, alike
-from tilelink.frontend.primitives import VOCABULARY
 from tilelink.frontend.rehearsal import Rehearsed, taken_together
 from tilelink.frontend.scope import Scope
 from tilelink.frontend.source import FunctionSource, plain_function, read_source
@@ -63,8 +62,8 @@ def capture(
     function = plain_function(fn)
     source = read_source(function)
     params, constants = _tensors(source, signature), _constants(source, signature, function.__kwdefaults__ or {})
-    helpers = Helpers(VOCABULARY)
-    state = Lowering(source, Scope(function, VOCABULARY), params, helpers, expressions.lower)
+    helpers = Helpers()
+    state = Lowering(source, Scope(function), params, helpers, expressions.lower)
     _bind_parameters(state, constants)
     lower_block(state, source.node.body)
     header = source.loc(source.node)
@@ -80,7 +79,7 @@ def capture(
     rehearsed = None
     if copy_program is None:
         names = state.domain.names
-        rehearsed = Rehearsed(source, state.scope, state.locals, state.params, constants, signature, names, VOCABULARY)
+        rehearsed = Rehearsed(source, state.scope, state.locals, state.params, constants, signature, names)
     for known, value in helpers.globals.items():
         if not alike(state.globals.setdefault(known, value), value):
             message = f"`{known}` is {state.globals[known]!r} in the program and {value!r} in a helper"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from copy import deepcopy
 from types import FunctionType
 
@@ -24,10 +24,9 @@ _HELPER_BUILTINS = ("len", "print", "isinstance", "list", "tuple", "getattr", "h
 class Helpers:
     """The helpers of one program, callees before callers."""
 
-    def __init__(self, vocabulary: Collection[str]) -> None:
+    def __init__(self) -> None:
         self.globals: dict[str, bool | int | float | str] = {}
         self.found: list[Found] = []
-        self._vocabulary = vocabulary
         self.copied: list[Helper] = []
         self._known: dict[str, FunctionType] = {}
 
@@ -45,7 +44,7 @@ class Helpers:
         return helper.name
 
     def _copy(self, function: FunctionType) -> str:
-        source, scope = read_source(function), Scope(function, self._vocabulary)
+        source, scope = read_source(function), Scope(function)
         own = frozenset(bound_names(source.node))
         self._check_defaults(function, source, scope)
         # A copy: the tree belongs to the whole file.

@@ -1,7 +1,7 @@
 """The words that tilelink adds to Triton's language: a table from name to lowering function.
 
-A new primitive is one entry here (and its stub in `tilelink.language`). The parameters of a lowering function behind
-`call` are those of the word itself; they arrive as syntax, but for the tensors `t` and `source`.
+A new primitive is one entry here, and its declaration in `tilelink.language`, whose parameters those of a lowering function
+behind `call` are; they arrive as syntax, but for the tensors `t` and `source`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import Parameter
 from typing import Any
 
 from tilelink.errors import Note
 from tilelink.frontend import raw
 from tilelink.frontend.lowering import Lowering
+from tilelink.frontend.scope import VOCABULARY
 from tilelink.frontend.values import UNKNOWN, TileIndex, Value, constant_of, named, root
 from tilelink.frontend.wording import READ_NOT_RUN
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word, tile_alias
@@ -276,11 +278,6 @@ PRIMITIVES: Mapping[str, Word] = {
     **raw.WORDS,
 }
 
-VOCABULARY: Mapping[str, tuple[str, ...]] = {
-    name: tuple(word.signature.parameters) for name, word in PRIMITIVES.items()
-}
-"""Their names, and those of their parameters."""
-
 
 # ------------------------------------------------------------------------------------------------------------------- calling
 def value_of(state: Lowering, node: ast.Call, name: str, target: str | None) -> Value:
@@ -298,13 +295,13 @@ def value_of(state: Lowering, node: ast.Call, name: str, target: str | None) -> 
 
 def invoke(state: Lowering, node: ast.Call, name: str, target: str | None = None) -> Any:
     """Lowers a call of a primitive, after its arguments were matched with its parameters."""
-    word = PRIMITIVES[name]
     starred = (a for a in node.args if isinstance(a, ast.Starred))
     for argument in (*starred, *(k for k in node.keywords if k.arg is None)):
         state.fail("TL111", argument, "a starred argument in a tile program", READ_NOT_RUN, "write the arguments out")
-    parameters = word.signature.parameters
+    signature = VOCABULARY[name]
+    parameters = signature.parameters
     try:
-        bound = word.signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
+        bound = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
     except TypeError as problem:
         told = str(problem).replace("'", "`")
         shown = ", ".join(p.name if p.default is p.empty else f"{p.name}=" for p in parameters.values())
@@ -312,6 +309,8 @@ def invoke(state: Lowering, node: ast.Call, name: str, target: str | None = None
     call = Call(state, node, name, target)
     # `None` written out is the same as nothing.
     given = {
-        k: v for k, v in bound.arguments.items() if parameters[k].default is not None or constant_of(v) is not None
+        k: v
+        for k, v in bound.arguments.items()
+        if parameters[k].default is Parameter.empty or constant_of(v) is not None
     }
-    return word.lower(call, **{k: call.param(v) if k in ("t", "source") else v for k, v in given.items()})
+    return PRIMITIVES[name].lower(call, **{k: call.param(v) if k in ("t", "source") else v for k, v in given.items()})

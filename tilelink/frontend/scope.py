@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import Signature, signature
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
+from tilelink import language
 from tilelink.frontend.outside import GONE, Found
 
-VOCABULARY_MODULE = "tilelink.language"
 TRITON_MODULE = "triton.language"
+VOCABULARY: Mapping[str, Signature] = {n: signature(getattr(language, n)) for n in language.__all__ if n != "Tensor"}
+"""The words that tilelink adds to the language, and how each is called."""
 BUILTINS = frozenset({"min", "max", "int", "float", "bool", "range"})
 """Builtins that mean the same in Triton."""
 
@@ -79,11 +82,10 @@ class Scope:
     """The names around a function: its closure, its module, Python's builtins. `found`: what was looked up, but for the
     language itself."""
 
-    def __init__(self, fn: FunctionType, vocabulary: Collection[str]) -> None:
+    def __init__(self, fn: FunctionType) -> None:
         self.found: list[Found] = []
         self._globals = fn.__globals__
         self._cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-        self._vocabulary = vocabulary
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ class Scope:
             return None
         base = self.look_up(node.value, locals_)
         if isinstance(base, Language):
-            if base.path == "tl" and node.attr in self._vocabulary:
+            if base.path == "tl" and node.attr in VOCABULARY:
                 return Primitive(node.attr)
             if base.path == "triton":
                 return Language("tl" if node.attr == "language" else f"triton.{node.attr}")
@@ -127,7 +129,7 @@ class Scope:
     def _classify(self, name: str, found: Any) -> Reference:
         if isinstance(found, ModuleType):
             return _module(found)
-        if _module_of(found) == VOCABULARY_MODULE and getattr(found, "__name__", None) in self._vocabulary:
+        if _module_of(found) == language.__name__ and getattr(found, "__name__", None) in VOCABULARY:
             return Primitive(found.__name__)
         if spelled := _in_triton(found):
             return Language(spelled)
@@ -150,7 +152,7 @@ class Scope:
 
 def _module(module: ModuleType) -> Reference:
     name = module.__name__
-    if name in (VOCABULARY_MODULE, TRITON_MODULE):
+    if name in (language.__name__, TRITON_MODULE):
         return Language("tl")
     if name.startswith(TRITON_MODULE + "."):
         return Language("tl" + name.removeprefix(TRITON_MODULE))

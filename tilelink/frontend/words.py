@@ -6,7 +6,6 @@ An index has one entry per axis: a tile, a position or a vector of positions.
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -29,11 +28,6 @@ class Word:
 
     kind: str
     lower: Callable[..., Any]
-
-    @property
-    def signature(self) -> inspect.Signature:
-        whole = inspect.signature(self.lower)
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 @dataclass(frozen=True, slots=True)

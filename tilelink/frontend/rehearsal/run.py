@@ -17,7 +17,7 @@ from tilelink.frontend.rehearsal.functions import ELEMENTWISE, PARAMETERS, Calle
 from tilelink.frontend.rehearsal.operators import BINARY, CEILED, COMPARED, ROUNDED, UNARY
 from tilelink.frontend.rehearsal.places import RANKS, SIZES, TILE, Drawn, Given, Paths, TileAt, Trial
 from tilelink.frontend.rehearsal.reductions import result, same
-from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Primitive, Scope
+from tilelink.frontend.scope import VOCABULARY, Builtin, Jitted, Language, Number, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Constant, Param, Together
 from tilelink.ir.shape import RANK_AXIS, Signature, dims_of
@@ -34,8 +34,7 @@ WALK = "(walk)"
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """A program. `domain`: what its ops call the indices of its tile; `vocabulary`: primitives, and their parameters; `given`:
-    constants that have one value."""
+    """A program. `domain`: what its ops call the indices of its tile; `given`: constants that have one value."""
 
     source: FunctionSource
     scope: Scope
@@ -44,7 +43,6 @@ class Rehearsed:
     constants: Sequence[Constant]
     signature: Signature
     domain: Sequence[str | None]
-    vocabulary: Mapping[str, Sequence[str]]
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -415,7 +413,7 @@ class Run:
         """What a function of the user's gives, by its own lines. Of one that has what no rehearsal knows, nothing is known."""
         if isinstance(function, Jitted) and len(self.frames) <= HELPERS:
             source = read_source(function.function)
-            scope, arguments = Scope(function.function, self.program.vocabulary), source.node.args
+            scope, arguments = Scope(function.function), source.node.args
             names, under = [a.arg for a in (*arguments.posonlyargs, *arguments.args)], [*self.under]
             self.frames.append(_Frame(source, scope, frozenset(bound_names(source.node)), {}, called.loc))
             defaults = [*zip(reversed(names), reversed(arguments.defaults), strict=False)]
@@ -448,7 +446,7 @@ class Run:
 
     def _given(self, call: ast.Call, name: str) -> Arguments:
         """The arguments of a primitive, by name; `None` written out is the same as nothing."""
-        found = dict(zip(self.program.vocabulary[name], call.args, strict=False))
+        found = dict(zip(VOCABULARY[name].parameters, call.args, strict=False))
         found |= {str(k.arg): k.value for k in call.keywords}
         return {k: v for k, v in found.items() if not (isinstance(v, ast.Constant) and v.value is None)}
 
