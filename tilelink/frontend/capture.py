@@ -10,7 +10,6 @@ from typing import Any
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend import expressions
-from tilelink.frontend.jit import Helpers
 from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.rehearsal import Rehearsed, taken_together
@@ -62,8 +61,7 @@ def capture(
     function = plain_function(fn)
     source = read_source(function)
     params, constants = _tensors(source, signature), _constants(source, signature, function.__kwdefaults__ or {})
-    helpers = Helpers()
-    state = Lowering(source, Scope(function), params, helpers, expressions.lower)
+    state = Lowering(source, Scope(function), params, expressions.lower)
     _bind_parameters(state, constants)
     lower_block(state, source.node.body)
     header = source.loc(source.node)
@@ -80,7 +78,7 @@ def capture(
     if copy_program is None:
         names = state.domain.names
         rehearsed = Rehearsed(source, state.scope, state.locals, state.params, constants, signature, names)
-    for known, value in helpers.globals.items():
+    for known, value in state.helpers.globals.items():
         if not alike(state.globals.setdefault(known, value), value):
             message = f"`{known}` is {state.globals[known]!r} in the program and {value!r} in a helper"
             why = "a program and its helpers are written into one file"
@@ -93,12 +91,12 @@ def capture(
         domain=state.domain.param,
         body=body,
         copy_program=copy_program,
-        helpers=tuple(helpers.copied),
+        helpers=tuple(state.helpers.copied),
         globals=tuple(sorted(state.globals.items())),
         together=() if rehearsed is None else taken_together(rehearsed),
         loc=header,
     )
-    return program, rehearsed, (*state.scope.found, *helpers.found)
+    return program, rehearsed, (*state.scope.found, *state.helpers.found)
 
 
 def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:

@@ -54,7 +54,6 @@ class Lowering:
         source: FunctionSource,
         scope: Scope,
         params: tuple[Param, ...],
-        helpers: Helpers,
         lower: Callable[[Lowering, ast.expr], Value],
     ) -> None:
         self.source = source
@@ -63,7 +62,7 @@ class Lowering:
         self.lower = partial(lower, self)
         self.scope = scope
         self.params = {p.name: p for p in params}
-        self.helpers = helpers
+        self.helpers = Helpers()
         self.globals: dict[str, bool | int | float | str] = {}
         self.env: Environment = {}
         self.flags: frozenset[str] = frozenset()

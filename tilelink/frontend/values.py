@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeGuard
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, parts, select, symbols, text, truth
@@ -102,11 +102,8 @@ def root(name: str, loc: Loc, *, dim: str | None = None, coordinate: bool = Fals
     return Variable(named(name, formula=Sym(name), coordinate=coordinate), loc, dim, static)
 
 
-T = TypeVar("T")
-
-
-def joined_names(groups: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
-    """All names, or whatever it is, each once, in the order of their first use."""
+def joined_names(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """All names, each once, in the order of their first use."""
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
