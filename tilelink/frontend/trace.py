@@ -68,7 +68,7 @@ def trace(
     # Declared tensors that nobody uses or returns are left out; names are given last, when all tensors are known.
     returned = [t.record for t in results]
     kept = [r for r in run.records if r.origin != "declared" or r.uses or r in returned]
-    known = (*sizes_of(signature), *(a.name for a in _rest(sizes)))
+    known = (*sizes_of(signature), *(n for n in sizes if n.startswith("_")))
     called = _names(kept, set(known))
     tensors = tuple(_declared(r, called) for r in kept)
     used = {s for t in tensors for a in t.axes for s in symbols(a.size)}
@@ -109,11 +109,6 @@ def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc
     return names
 
 
-def _rest(sizes: Mapping[str, int]) -> tuple[LogicalAxis, ...]:
-    names = (f"_{i}" for i in range(len(sizes)) if f"_{i}" in sizes)
-    return tuple(LogicalAxis(n, Extent(sizes[n], Sym(n)), None, False) for n in names)
-
-
 def _arguments(
     dimensions: Dimensions,
     signature: Signature,
@@ -124,8 +119,9 @@ def _arguments(
 ) -> list[Given]:
     """An operator's arguments, in its own sizes."""
     user, loc, ranks = dimensions.user, dimensions.loc, dimensions.ranks.sizes
-    own = dimensions.extended({n: (Extent(int(size), Sym(n)), "") for n, size in sizes.items()})
-    own.rest = _rest(sizes)
+    extents = {n: Extent(int(size), Sym(n)) for n, size in sizes.items()}
+    own = dimensions.extended({n: (size, "") for n, size in extents.items()})
+    own.rest = tuple(LogicalAxis(n, size, None, False) for n, size in extents.items() if n.startswith("_"))
     given = [
         Given(n, s, Record((), d, "argument", n, n, f"`{n}`", s.contract, None, loc))
         for n, s, d in zip(names, signature.inputs, dtypes, strict=True)
@@ -270,13 +266,10 @@ def _names(records: Sequence[Record], taken: set[str]) -> dict[str, str]:
     """The name that each record wishes for, where nobody else does; else the longer one, numbered if need be."""
     wishes = Counter(r.wish for r in records)
     names: dict[str, str] = {}
-    used = set(taken)
     for record in sorted(records, key=lambda r: r.origin != "argument"):
+        used = taken | {*names.values()}
         alone = wishes[record.wish] == 1 or record.origin == "argument"
-        wish = record.wish if alone and record.wish not in used else record.long
-        name = numbered(wish, used)
-        used.add(name)
-        names[record.key] = name
+        names[record.key] = numbered(record.wish if alone and record.wish not in used else record.long, used)
     return names
 
 
@@ -319,9 +312,7 @@ def with_distances(program: TileProgram, constants: Mapping[str, int], ranks: in
     def change(op: Op) -> Op:
         if not isinstance(op, (Holder, Load, Store, Move, Notify, Wait)):
             return op
-        index = op.index and tuple(known(e) if isinstance(e, At) else e for e in op.index)
-        if index != op.index:
-            op = replace(op, index=index)
+        op = replace(op, index=op.index and tuple(known(e) if isinstance(e, At) else e for e in op.index))
         if isinstance(op, (Notify, Wait)) and op.peer is not None:
             op = replace(op, peer=known(op.peer))
         return op
