@@ -51,9 +51,9 @@ class Seen:
     by: str
 
     @staticmethod
-    def of(name: str, value: int, by: str, *, unit: bool = False) -> Seen:
-        """A size by itself."""
-        return Seen(LogicalAxis(name, Extent.of(value), None, unit), by)
+    def of(name: str, value: int, by: str) -> Seen:
+        """A size by itself; whether an axis of it is walked singly, its name says."""
+        return Seen(LogicalAxis(name, Extent.of(value), None, False), by)
 
 
 def given_tensor(user: str, param: str, shape: Shape, tensor: object, loc: Loc | None) -> Given:
@@ -119,7 +119,7 @@ class Dimensions:
         self._globals = signature.global_dims()
         self.ranks = ranks
         self.seen = {
-            name: Seen.of(name, Extent(ranks.sizes[axis], ranks_along(axis)), "the number of ranks", unit=True)
+            name: Seen.of(name, Extent(ranks.sizes[axis], ranks_along(axis)), "the number of ranks")
             for name, axis in ranks.names.items()
         }
         self.rest: tuple[LogicalAxis, ...] | None = None
@@ -212,7 +212,7 @@ class Dimensions:
                 if isinstance(declared.size, Dim):
                     self._unify(declared.name, Seen(axis, one.record.label))
         for name, value in (sizes or {}).items():
-            new = Seen.of(name, value, f"`{name}={int(value)}`", unit=Dim(name).unit)
+            new = Seen.of(name, value, f"`{name}={int(value)}`")
             old = self.seen.setdefault(name, new)
             if old.axis.size != new.axis.size:
                 self._contradiction(name, old, new)
@@ -265,7 +265,7 @@ class Dimensions:
         for size, axis in ((d.size, axis) for d, axis in axes if not isinstance(d.size, Dim)):
             if found := solved(size, axis.size):
                 dim, value = found
-                self.seen.setdefault(dim.name, Seen.of(dim.name, value, label, unit=dim.unit))
+                self.seen.setdefault(dim.name, Seen.of(dim.name, value, label))
             if all(d in self.seen for d in dims_of(size)) and (wanted := self.visible(size)) != axis.size:
                 by = "the signature" if isinstance(size, int) else "the other sizes"
                 self._contradiction(str(size), Seen.of("", wanted, by), Seen(axis, label))

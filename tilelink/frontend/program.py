@@ -121,8 +121,8 @@ class Program(Shown):
         for param in program.params:
             record = given[param.name].record
             record.uses += 1
-            if record.origin == "declared" and record.uses == 1:
-                # What `symmetric` declares is called as its first user calls it.
+            if record.origin != "argument" and record.uses == 1:
+                # What a step makes, or `symmetric` declares, is called as its first user calls it.
                 record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
             bindings.append(Binding(param.name, record.key, tuple(dimensions.view(given[param.name], given))))
         shipped = run.shipped.get(path, placement)
@@ -252,10 +252,8 @@ def _make_results(run: Trace, program: TileProgram, path: str, given: dict[str, 
     dtype = program.signature.dtype(inputs) or run.frame.dtype
     for param in program.params:
         if param.name not in given:
-            shape, label, long = param.shape, f"`{path}.{param.name}`", f"{path.replace('.', '_')}_{param.name}"
+            shape, label = param.shape, f"`{path}.{param.name}`"
             axes = dimensions.allocate(shape, given, label)
-            record = Record(
-                axes, shape.dtype or dtype, "program", param.name, long, label, shape.contract, None, dimensions.loc
-            )
+            record = Record(axes, shape.dtype or dtype, "program", "", "", label, shape.contract, None, dimensions.loc)
             run.record(record)
             given[param.name] = Given(param.name, shape, record)
