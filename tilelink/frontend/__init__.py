@@ -9,7 +9,7 @@ from tilelink.frontend.binding import check_keywords, sizes_of
 from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
 from tilelink.frontend.outside import Found, Outside, found_by, shown
 from tilelink.frontend.program import Program, program
-from tilelink.frontend.progress import ranks_here, symmetric, tracing
+from tilelink.frontend.progress import ranks_here, symmetric
 from tilelink.frontend.sizes import bind_sizes, slices_in
 from tilelink.frontend.symbolic import Extent, SymbolicTensor
 from tilelink.frontend.trace import inline, trace
@@ -34,5 +34,4 @@ __all__ = [
     "slices_in",
     "symmetric",
     "trace",
-    "tracing",
 ]

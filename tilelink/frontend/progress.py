@@ -93,10 +93,6 @@ class Trace:
 _TRACE: ContextVar[Trace | None] = ContextVar("tilelink_trace", default=None)
 
 
-def tracing() -> Trace | None:
-    return _TRACE.get()
-
-
 def in_progress(
     what: str, why: str, code: str = "TL211", then: str = "", loc: Loc | None = None
 ) -> tuple[Trace, Loc | None]:
@@ -105,7 +101,7 @@ def in_progress(
     Raises:
         TilelinkError: TL201 or TL211, nothing is in progress for `what`.
     """
-    run, loc = tracing(), call_site() or loc
+    run, loc = _TRACE.get(), call_site() or loc
     if run is None:
         hint = f"call it in a function decorated with `@tilelink.operator(...)`{then}"
         raise TilelinkError(code, f"{what} outside an operator", loc=loc, why=why, hint=hint)
