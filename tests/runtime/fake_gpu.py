@@ -121,10 +121,7 @@ class FakeBackend(GpuBackend):
         self._thread = threading.local()
         self._current_handle = lambda index: CURRENT[-1]
 
-    def _part(self, group: object) -> GpuBackend:
-        raise AssertionError("nobody makes a group of this backend")
-
-    def allocate(self, nbytes: int) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
         peers = tuple(torch.zeros(nbytes + 256, dtype=torch.uint8) for _ in range(self.ranks))
         peers = tuple(p[-p.data_ptr() % 256 :][:nbytes] for p in peers)
         return SymmetricBlock(peers[self.rank], peers, tuple(p.data_ptr() for p in peers), lambda: None)

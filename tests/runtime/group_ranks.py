@@ -19,7 +19,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime.grid import Grid
 from tilelink.runtime.nvshmem import NvshmemBackend
-from tilelink.runtime.peer import PeerBackend, SymmetricBlock, reach
+from tilelink.runtime.peer import GpuBackend, PeerBackend, SymmetricBlock, reach
 from tilelink.runtime.session import Session
 
 CPU = torch.device("cpu")
@@ -33,18 +33,15 @@ SHARED = (
 class CpuHeap:
     """Plain memory; its peers are not reached, only their addresses are told."""
 
-    def __init__(self, backend: PeerBackend) -> None:
-        self.backend = backend
+    def __init__(self, backend: GpuBackend) -> None: ...
 
-    def allocate(self, nbytes: int) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
         local = torch.ones(nbytes, dtype=torch.uint8)
-        return SymmetricBlock(
-            local, (local,) * self.backend.ranks, tuple(self.backend.agree(local.data_ptr())), lambda: None
-        )
+        return SymmetricBlock(local, (local,) * backend.ranks, tuple(backend.agree(local.data_ptr())), lambda: None)
 
 
 def check(rank: int) -> None:
-    whole = Session(PeerBackend(heap=CpuHeap))  # pyright: ignore[reportArgumentType]
+    whole = Session(PeerBackend(heap=CpuHeap))
     assert not whole.backend.topology.shared
     assert (whole.backend.rank, whole.backend.ranks) == (rank, 4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -99,13 +96,13 @@ def check_shared(rank: int) -> None:
     """Two ranks on each of two GPUs; none of them on its own."""
     with mock.patch.object(reach, "place_of", return_value=reach.Place("here", str(rank % 2))):
         with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
-            PeerBackend(heap=CpuHeap)  # pyright: ignore[reportArgumentType]
+            PeerBackend(heap=CpuHeap)
         with mock.patch.dict(os.environ, {"TILELINK_SHARE_GPUS": "1"}):
             with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
                 NvshmemBackend()
             assert ALLOWED not in os.environ
             with mock.patch.object(logging.getLogger("tilelink"), "warning") as said:
-                backends = [PeerBackend(heap=CpuHeap) for _ in range(2)]  # pyright: ignore[reportArgumentType]
+                backends = [PeerBackend(heap=CpuHeap) for _ in range(2)]
                 part = backends[0].within(backends[0].among([rank % 2, rank % 2 + 2]))  # both of one GPU
             assert [c.args[0] for c in said.call_args_list] == [SHARED] * (rank == 0)
             assert os.environ.pop(ALLOWED) == "1"

@@ -15,7 +15,7 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
-from tilelink.runtime.nvshmem.backend import Pool, PoolHeap, RemoteRanges, Span, first_fit
+from tilelink.runtime.nvshmem.backend import NvshmemBackend, Pool, Span, first_fit
 from tilelink.runtime.peer import SymmetricBlock
 
 HERE = Path(__file__).parent
@@ -43,13 +43,16 @@ def pool(size: int = 1 << 20, pes: int = 4) -> Pool:
 
 def test_pieces_are_free_again() -> None:
     mine = pool(1 << 12)
-    heap = PoolHeap(mine, [0, 2], lambda value: [value], RemoteRanges())
-    blocks = [heap.allocate(512) for _ in range(3)]
+
+    def take(nbytes: int) -> SymmetricBlock:
+        return mine.take(nbytes, [0, 2], lambda value: [value])
+
+    blocks = [take(512) for _ in range(3)]
     assert mine.used == {(0, 512), (512, 1024), (1024, 1536)}
     blocks[1].release()
     assert mine.used == {(0, 512), (1024, 1536)}
-    assert heap.allocate(1).bases == (1512, 3512)
-    assert heap.allocate(1024).bases == (2536, 4536)
+    assert take(1).bases == (1512, 3512)
+    assert take(1024).bases == (2536, 4536)
 
 
 def test_a_piece_is_free_on_every_member() -> None:
@@ -74,11 +77,10 @@ def test_overlapping_groups_never_share_a_byte() -> None:
             continue
         members = sorted(chance.sample(range(4), chance.randint(1, 3)))
         used = [set(pools[pe].used) for pe in members]
-        heaps = [PoolHeap(pools[pe], members, lambda _, used=used: used, RemoteRanges()) for pe in members]
         nbytes = chance.randint(1, 60_000)
         if first_fit(set[Span]().union(*used), -(-nbytes // 512) * 512, 1 << 20) is None:
             continue
-        blocks = [heap.allocate(nbytes) for heap in heaps]
+        blocks = [pools[pe].take(nbytes, members, lambda _, used=used: used) for pe in members]
         starts = {b.local.data_ptr() - pools[pe].block.local.data_ptr() for pe, b in zip(members, blocks, strict=True)}
         (at,) = starts
         for pe, block in zip(members, blocks, strict=True):
@@ -91,15 +93,16 @@ def test_overlapping_groups_never_share_a_byte() -> None:
 
 
 def test_pointers_reach_some_groups_and_not_others() -> None:
-    mine = pool()
-    assert PoolHeap(mine, [0, 2], lambda value: [value], RemoteRanges()).reached() == (True, True)
-    assert PoolHeap(mine, [0, 1], lambda value: [value], RemoteRanges()).reached() == (True, False)
+    backend = NvshmemBackend.__new__(NvshmemBackend)
+    backend.numbers = (0, 2, 1)  # of a group of ranks 0, 2 and 1
+    backend._reached = [(True, False, True), (False, True, False), (True, False, True)]
+    assert [backend._reach_among(ranks) for ranks in ((0, 1), (0, 2), (2,))] == ["peer", "network", "peer"]
 
 
 def test_no_memory_is_left_for_a_group() -> None:
     mine = pool(1 << 12)
     with pytest.raises(TilelinkError) as caught:
-        PoolHeap(mine, [0, 2], lambda value: [value, value], RemoteRanges()).allocate(5000)
+        mine.take(5000, [0, 2], lambda value: [value, value])
     assert str(caught.value) == (
         "TL446: the memory of sub-groups has no 5000 bytes that are free on PEs 0, 2\n"
         "  why: NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them\n"

@@ -11,7 +11,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
@@ -143,12 +143,21 @@ class Backend(ABC):
         """This backend with its ranks along several axes, the last one of neighbours: the same memory, streams and meetings.
         Raises TL457, there are more or fewer ranks."""
         made = copy.copy(self)
-        made.topology = laid_out(self.topology, grid, self._reach_along)
+        made.topology = laid_out(self.topology, grid, self._reach_among)
         return made
 
-    def _reach_along(self, line: tuple[int, ...]) -> str:
+    def _part(self, ranks: Sequence[int]) -> Self:
+        """This backend for some of its ranks, this one among them: the same device and streams, memory of its own."""
+        made = copy.copy(self)
+        made.rank, made.ranks = ranks.index(self.rank), len(ranks)
+        made.members, made.numbers = (tuple(of[r] for r in ranks) for of in (self.members, self.numbers))
+        made.topology = replace(self.topology, ranks=len(ranks), reach=self._reach_among(ranks), axes=())
+        made.arenas = Arenas()
+        return made
+
+    def _reach_among(self, ranks: Sequence[int]) -> str:
         """How some ranks reach one another."""
-        del line
+        del ranks
         return self.topology.reach
 
     @abstractmethod

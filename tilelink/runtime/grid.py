@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
     return Grid(tuple(axes.items()), group)
 
 
-def laid_out(topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> Topology:
+def laid_out(topology: Topology, grid: Grid, reach: Callable[[Sequence[int]], str]) -> Topology:
     """A topology with its ranks along axes; `reach`: how the ranks of a line reach one another. Raises TL457, there are more or
     fewer ranks."""
     if math.prod(size for _, size in grid.axes) != topology.ranks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -69,7 +68,7 @@ class ProcessBackend(Backend):
         assert isinstance(made, dist.ProcessGroup)
         return made
 
-    def within(self, group: Any) -> Any:
+    def within(self, group: Any) -> Self:
         """The backend of a ProcessGroup, or of a DeviceMesh of one dimension."""
         found = group.get_group() if isinstance(group, DeviceMesh) and group.ndim == 1 else group
         if found is dist.GroupMember.NON_GROUP_MEMBER:
@@ -85,11 +84,11 @@ class ProcessBackend(Backend):
         members = tuple(dist.get_process_group_ranks(found))
         if found.rank() < 0:
             raise not_in_group(dist.get_rank(), members)
-        return self if members == self.members else self._part(found)
-
-    @abstractmethod
-    def _part(self, group: dist.ProcessGroup) -> ProcessBackend:
-        """A backend of the same kind for the ranks of `group`."""
+        if members == self.members:
+            return self
+        part = self._part([self.members.index(m) for m in members])
+        part.group = found
+        return part
 
     def grid(self, group: Any) -> Grid | None:
         """Of a DeviceMesh of several dimensions over these ranks, in rising order: its names in upper case."""
@@ -140,9 +139,6 @@ class GlooBackend(ProcessBackend):
             "no GPU: in these processes operators run their references, in plain torch on the CPU, without overlap"
         )
         return cls()
-
-    def _part(self, group: dist.ProcessGroup) -> GlooBackend:
-        return GlooBackend(group)
 
     def _block(self, nbytes: int) -> SymmetricBlock:
         """What `tilelink.empty` gives here: memory of this process, which no peer reaches."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -85,14 +84,6 @@ Span = tuple[int, int]
 _ALIGN = 512
 
 
-@dataclass(slots=True, eq=False)
-class Pool:
-    """One block on every PE, and the pieces of it that are in use on this one."""
-
-    block: SymmetricBlock
-    used: set[Span] = field(default_factory=set[Span])
-
-
 def first_fit(used: Iterable[Span], nbytes: int, room: int) -> int | None:
     """The lowest place where `nbytes` of `room` bytes are in none of the pieces that some member uses."""
     taken = sorted(used)
@@ -100,36 +91,31 @@ def first_fit(used: Iterable[Span], nbytes: int, room: int) -> int | None:
     return next((s for s in starts if all(last <= s or s + nbytes <= first for first, last in taken)), None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolHeap:
-    """The heap of one group, whose PEs are `members`. `agree`: every member's value, by rank; collective over the group."""
+@dataclass(slots=True, eq=False)
+class Pool:
+    """One block on every PE, and the pieces of it that are in use on this one."""
 
-    pool: Pool
-    members: Sequence[int]
-    agree: Callable[[Any], list[Any]]
-    remote: RemoteRanges
+    block: SymmetricBlock
+    used: set[Span] = field(default_factory=set[Span])
 
-    def allocate(self, nbytes: int) -> SymmetricBlock:
-        """Collective over the group. Raises TL446, no piece of this size is free on all members."""
-        size, whole = -(-nbytes // _ALIGN) * _ALIGN, self.pool.block
-        first = first_fit(set[Span]().union(*self.agree(self.pool.used)), size, whole.local.numel())
+    def take(self, nbytes: int, members: Sequence[int], agree: Callable[[Any], list[Any]]) -> SymmetricBlock:
+        """A piece for one group, whose PEs are `members`; collective over it. `agree`: every member's value, by rank. Raises
+        TL446, no piece of this size is free on all members."""
+        size, whole = -(-nbytes // _ALIGN) * _ALIGN, self.block
+        first = first_fit(set[Span]().union(*agree(self.used)), size, whole.local.numel())
         if first is None:
             raise TilelinkError(
                 "TL446",
-                f"the memory of sub-groups has no {nbytes} bytes that are free on PEs {', '.join(map(str, self.members))}",
+                f"the memory of sub-groups has no {nbytes} bytes that are free on PEs {', '.join(map(str, members))}",
                 why="NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them",
                 hint="set TILELINK_GROUP_HEAP to more bytes, or close operators that are not used",
             )
         piece = (first, first + size)
-        self.pool.used.add(piece)
-        peers = tuple(whole.peers[pe][first : first + nbytes] for pe in self.members)
-        bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in self.members)
+        self.used.add(piece)
+        peers = tuple(whole.peers[pe][first : first + nbytes] for pe in members)
+        bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in members)
         local = whole.local[first : first + nbytes]
-        return SymmetricBlock(local, peers, bases, partial(self.pool.used.remove, piece))
-
-    def reached(self) -> tuple[bool, ...]:
-        """For each member, whether pointers of this GPU reach it."""
-        return tuple(self.pool.block.bases[pe] != 0 for pe in self.members)
+        return SymmetricBlock(local, peers, bases, partial(self.used.remove, piece))
 
 
 class NvshmemHeap:
@@ -145,11 +131,18 @@ class NvshmemHeap:
     def __init__(self, backend: GpuBackend, *, by_pointer: bool = True) -> None:
         library.start(backend.rank, backend.ranks, backend.device, backend.agree)
         self.remote = RemoteRanges()
-        self._backend = backend
+        self._whole = backend
         self._by_pointer = by_pointer
 
-    def allocate(self, nbytes: int) -> SymmetricBlock:
-        """Collective. Raises TL444, NVSHMEM has no memory left."""
+    @cached_property
+    def pool(self) -> Pool:
+        """What sub-groups take their memory from. Collective over all ranks, the first time: they set it aside."""
+        return Pool(self.allocate(environment.group_heap(), self._whole))
+
+    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
+        """Collective. Raises TL444, NVSHMEM has no memory left; for some of the ranks those of `Pool.take`."""
+        if backend.ranks < self._whole.ranks:
+            return self.pool.take(nbytes, backend.numbers, backend.agree)
         nvshmem = library.core()
         try:
             local = nvshmem.tensor((nbytes,), dtype=torch.uint8, except_on_del=False)
@@ -160,12 +153,12 @@ class NvshmemHeap:
                 why="the symmetric heap is limited by the free memory of the fullest GPU",
                 hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
             ) from error
-        bases, peers = zip(*(self._instance(local, pe) for pe in range(self._backend.ranks)), strict=True)
+        bases, peers = zip(*(self._instance(local, pe) for pe in range(self._whole.ranks)), strict=True)
         return SymmetricBlock(local, peers, bases, partial(self._free, local))
 
     def reached(self) -> tuple[bool, ...]:
         """Collective: for each PE, whether pointers of this GPU reach its heap."""
-        block = self.allocate(16)
+        block = self.allocate(16, self._whole)
         found = tuple(base != 0 for base in block.bases)
         block.release()
         return found
@@ -173,12 +166,12 @@ class NvshmemHeap:
     def _instance(self, local: torch.Tensor, pe: int) -> tuple[int, torch.Tensor]:
         """Its base, as a `SymmetricBlock` has it, and what streams take for it."""
         # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
-        if pe == self._backend.rank:
+        if pe == self._whole.rank:
             return local.data_ptr(), local
         base: int = library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
         if base:
             return base, library.core().get_peer_tensor(local, pe)
-        return base, self.remote.add(pe, local.data_ptr(), local.numel(), self._backend.device)
+        return base, self.remote.add(pe, local.data_ptr(), local.numel(), self._whole.device)
 
     def _free(self, local: torch.Tensor) -> None:
         self.remote.remove(local.data_ptr())
@@ -237,38 +230,23 @@ class NvshmemBackend(GpuBackend):
     Args:
         group: one process per GPU, the same for all backends of the process; None for all of them.
         reach: `network` to use the network calls even between GPUs that pointers reach; None to find out.
-        whole: the backend that this one is a part of.
 
     Kernels that call the device library are linked with it, which takes seconds each; others are compiled as ever.
     """
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup | None = None,
-        *,
-        reach: Literal["network"] | None = None,
-        whole: NvshmemBackend | None = None,
-    ) -> None:
+    _heap: NvshmemHeap
+
+    def __init__(self, group: dist.ProcessGroup | None = None, *, reach: Literal["network"] | None = None) -> None:
         super().__init__(group, "nvshmem")
-        self._whole = whole or self
-        self._pool: Pool | None = None
-        self.numbers = tuple(self._whole.members.index(m) for m in self.members)
-        heap = NvshmemHeap(self, by_pointer=reach != "network") if whole is None else whole.share(self)
-        self._reached: list[tuple[bool, ...]] = self.agree(heap.reached())
-        if not all(map(all, self._reached)):
-            reach = "network"
-        self.topology = dataclasses.replace(self.topology, reach=reach or "peer")
-        self._heap, self._remote = heap, heap.remote
+        self.numbers = tuple(range(self.ranks))
+        self._heap = NvshmemHeap(self, by_pointer=reach != "network")
+        self._remote = self._heap.remote
+        self._reached: list[tuple[bool, ...]] = self.agree(self._heap.reached())
+        self.topology = replace(self.topology, reach=reach or self._reach_among(self.numbers))
         whole_library = library.device_bitcode(self.topology.device.capability)
         extern = {library.EXTERN_LIBRARY: str(library.called(whole_library))}
         room = self.topology.device.shared_bytes
         self.launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare, room)
-
-    def share(self, part: NvshmemBackend) -> PoolHeap:
-        """The heap of a sub-group. The first time this is collective over all ranks: they set its memory aside."""
-        if self._pool is None:
-            self._pool = Pool(self._heap.allocate(environment.group_heap()))
-        return PoolHeap(self._pool, part.numbers, part.agree, self._remote)
 
     def close(self) -> None:
         """Collective: end NVSHMEM, after all arenas have been freed; the last thing a process does with it."""
@@ -282,11 +260,13 @@ class NvshmemBackend(GpuBackend):
             return plain_step(work, stream, self)
         return super().step(work, stream, first)
 
-    def _reach_along(self, line: tuple[int, ...]) -> str:
-        return "peer" if all(self._reached[a][b] for a in line for b in line) else "network"
+    def _reach_among(self, ranks: Sequence[int]) -> str:
+        pes = [self.numbers[r] for r in ranks]
+        return "peer" if all(self._reached[a][b] for a in pes for b in pes) else "network"
 
-    def _part(self, group: dist.ProcessGroup) -> NvshmemBackend:
-        return NvshmemBackend(group, whole=self._whole)
+    def _part(self, ranks: Sequence[int]) -> Self:
+        _ = self._heap.pool  # now, when all ranks make their first groups, and not when some take memory there
+        return super()._part(ranks)
 
     def _stream(self, stream: torch.cuda.Stream) -> NvshmemStream:
         return NvshmemStream(stream, self.launcher, self._remote)

@@ -33,8 +33,9 @@ T = TypeVar("T")
 class Heap(Protocol):
     """Where symmetric memory comes from."""
 
-    def allocate(self, nbytes: int) -> SymmetricBlock:
-        """Collective; `nbytes > 0` is the same on every rank."""
+    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
+        """Collective over the ranks of `backend`, a part of the one that the heap was made for; `nbytes > 0` is the same on
+        every rank."""
         ...
 
 
@@ -43,8 +44,7 @@ class TorchHeap:
     switched off any more, or another backend is in use."""
 
     def __init__(self, backend: GpuBackend) -> None:
-        self._group = backend.group
-        self._device = device = backend.device
+        device = backend.device
         if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, device.index):
             raise TilelinkError(
                 "TL430",
@@ -64,15 +64,15 @@ class TorchHeap:
                 hint="unset TORCH_SYMMMEM, and call no set_backend before",
             ) from error
 
-    def allocate(self, nbytes: int) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
         """Collective. Raises TL431, the peers' memory cannot be mapped."""
-        if self._group.size() == 1:
-            local = torch.empty(nbytes, dtype=torch.uint8, device=self._device)  # freed with its last tensor
+        if backend.ranks == 1:
+            local = torch.empty(nbytes, dtype=torch.uint8, device=backend.device)  # freed with its last tensor
             return SymmetricBlock(local, (local,), (local.data_ptr(),), release=lambda: None)
         # Not symmetric_memory.empty: that takes from a pool, where ranks may get different places within a block.
-        local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, self._device)
+        local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, backend.device)
         try:
-            handle = _SymmetricMemory.rendezvous(local, self._group.group_name)
+            handle = _SymmetricMemory.rendezvous(local, backend.group.group_name)
         except RuntimeError as error:
             raise TilelinkError(
                 "TL431",
@@ -80,9 +80,9 @@ class TorchHeap:
                 why="symmetric memory is mapped into every process of one host",
                 hint="start one process per GPU of one host, or use TILELINK_BACKEND=nvshmem",
             ) from error
-        ranks, bases = range(self._group.size()), tuple(handle.buffer_ptrs)
-        assert bases[self._group.rank()] == local.data_ptr(), "a block of symmetric memory begins at its first byte"
-        peers = tuple(handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in ranks)
+        bases = tuple(handle.buffer_ptrs)
+        assert bases[backend.rank] == local.data_ptr(), "a block of symmetric memory begins at its first byte"
+        peers = tuple(handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(backend.ranks))
         mappings = [handle]  # they live as long as the handle does
         return SymmetricBlock(local, peers, bases, release=mappings.clear)
 
@@ -118,7 +118,7 @@ class GpuBackend(ProcessBackend):
                 warn_once(f"TILELINK_SHARE_GPUS is set, {self.ranks} ranks run on {gpus} GPUs: {turns}")
         else:
             reach.require_own_gpus(self.places)
-        self._processes: list[Process] = self.agree(this_process())
+        self._processes: dict[int, Process] = dict(zip(self.members, self.agree(this_process()), strict=True))
         self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device), shared=shared)
         self.launcher = Launcher(self.device, room=self.topology.device.shared_bytes)
         self._sides: dict[int, CudaStream] = {}
@@ -141,17 +141,8 @@ class GpuBackend(ProcessBackend):
         reach.join()
         return cls()
 
-    def within(self, group: Any) -> GpuBackend:
-        """Streams are shared with it, and so are turns on them."""
-        made: GpuBackend = super().within(group)
-        if made is not self:
-            made._sides, made._mains, made._called, made.launcher = (
-                self._sides, self._mains, self._called, self.launcher,
-            )  # fmt: skip
-        return made
-
     def _block(self, nbytes: int) -> SymmetricBlock:
-        block = self.lasting(partial(self._heap.allocate, nbytes))
+        block = self.lasting(partial(self._heap.allocate, nbytes, self))
         if self.topology.reach == "peer":
             gap = None if all(block.bases) else f"rank {self.rank} has no pointer to some rank's symmetric memory"
             reach.require_no_gap(self.agree(gap))
@@ -196,7 +187,7 @@ class GpuBackend(ProcessBackend):
                     for part in words.split(len(rung)):
                         part.copy_(rung[: len(part)], non_blocking=True)
 
-        peers = {rank: process for rank, process in enumerate(self._processes) if rank != self.rank}
+        peers = {rank: self._processes[m] for rank, m in enumerate(self.members) if rank != self.rank}
         watcher = StoreWatcher(guard, self.ranks, peers, self.board(), release)
         watcher.start()
         return watcher
@@ -245,9 +236,9 @@ class GpuBackend(ProcessBackend):
     def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         """As of every backend; raises TL460 if the call does not end."""
         if self._stopwatch is None:
-            self._stopwatch = Stopwatch(self.device, self.group)
+            self._stopwatch = Stopwatch(self.device)
         self.barrier()
-        ms, self.late = self._stopwatch.time(call, host_us)
+        ms, self.late = self._stopwatch.time(call, host_us, self.group)
         return ms
 
     def read(self, stamps: Sequence[Any]) -> list[int]:
@@ -301,8 +292,4 @@ class PeerBackend(GpuBackend):
         gap = reach.first_gap(self.rank, self.device, self.places)
         # All ranks learn of it, lest the others wait for this one.
         reach.require_no_gap(self.agree(gap))
-        self._make_heap = heap
         self._heap = heap(self)
-
-    def _part(self, group: dist.ProcessGroup) -> PeerBackend:
-        return PeerBackend(group, heap=self._make_heap)

@@ -62,24 +62,24 @@ DEADLINE = 60.0
 
 
 class Stopwatch:
-    """Times calls of one rank on the current stream; all ranks of `group` begin together."""
+    """Times calls of one rank on the current stream."""
 
-    def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
-        self._group = group
+    def __init__(self, device: torch.device) -> None:
         cache = torch.cuda.get_device_properties(device).L2_cache_size
         self._cold = torch.zeros(max(1, 3 * cache // 4), dtype=torch.float32, device=device)
         self._sink = torch.zeros((), dtype=torch.float32, device=device)
         self._together = torch.zeros(1, device=device)
 
-    def time(self, call: Callable[[], Any], host_us: float) -> tuple[float, bool]:
-        """Milliseconds on this rank's device, and whether it began before the host had enqueued all of the call. Collective.
-        `host_us`: microseconds that the host may take; its start is twice as long. Raises TL460, the call does not end."""
+    def time(self, call: Callable[[], Any], host_us: float, group: dist.ProcessGroup) -> tuple[float, bool]:
+        """Milliseconds on this rank's device, and whether it began before the host had enqueued all of the call. Collective:
+        all ranks of `group` begin together. `host_us`: microseconds that the host may take; its start is twice as long.
+        Raises TL460, the call does not end."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         # Read three times the cache's size: lines that a write leaves behind would have to be written back meanwhile.
         torch.sum(self._cold, dim=0, out=self._sink)
         torch.cuda._sleep(int(CYCLES * min(max(AHEAD, 2 * host_us), MOST)))
-        if self._group.size() > 1:
-            dist.all_reduce(self._together, group=self._group)
+        if group.size() > 1:
+            dist.all_reduce(self._together, group=group)
         start.record()
         call()
         end.record()

@@ -90,15 +90,10 @@ class SimulatedBackend(Backend):
             )
         if self.rank not in group.members:
             raise not_in_group(self.rank, group.members)
-        if group.members == tuple(range(self.ranks)):
-            return self
-        members = tuple(self.members[r] for r in group.members)
-        made = SimulatedBackend(self._interpreter, self._meetings, members, self._host)
-        made._processors, made._streams = self._processors, self._streams
-        return made
+        return self if group.members == tuple(range(self.ranks)) else self._part(group.members)
 
-    def _reach_along(self, line: tuple[int, ...]) -> str:
-        return self._machine.between(tuple(self.members[r] for r in line))
+    def _reach_among(self, ranks: Sequence[int]) -> str:
+        return self._machine.between(tuple(self.members[r] for r in ranks))
 
     def _meet(self, what: str, value: Any) -> list[Any]:
         """Every rank's value, by rank; returns when all have come."""
