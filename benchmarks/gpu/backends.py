@@ -30,9 +30,10 @@ from triton.language import core
 
 from benchmarks.harness import parser, table, write
 from tilelink.errors import TilelinkError
+from tilelink.ir.plan import MAIN
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import environment, kernels
-from tilelink.runtime.backend import Descriptor
+from tilelink.runtime.backend import Call, Copy, Descriptor, View
 from tilelink.runtime.nvshmem import NvshmemBackend, NvshmemHeap, library
 from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend
 
@@ -130,6 +131,13 @@ def word(arena: torch.Tensor, at: int) -> torch.Tensor:
     return view(arena, at, 1, torch.int64)
 
 
+def put(backend: GpuBackend, stream: int, target: torch.Tensor, source: torch.Tensor, pe: int) -> None:
+    """Copy to `target` in the instance of rank `pe`, on the stream with this number."""
+    to, start = (tuple((0, n) for n in t.shape) for t in (target, source))
+    call = Call({}, 0, backend, backend.main_stream())
+    backend.step(Copy(View(target, to, pe), View(source, start)), stream, call)(call)
+
+
 def sync(doorbell: torch.Tensor, what: str) -> None:
     """Wait for the device, at most PATIENCE; ring `doorbell` if a stream waits for it in vain, and fail."""
     done = torch.cuda.Event()
@@ -185,8 +193,8 @@ def check_doorbell(backend: GpuBackend, arena: Arena) -> str:
         landing.fill_(-1)
         backend.barrier()
         side.wait(backend.main_stream().record())
-        side.copy(target, source)
-        side.copy(word(arena.peer(to), DOORBELL), one)
+        put(backend, 0, target, source, to)
+        put(backend, 0, word(arena.peer(to), DOORBELL), one, to)
         side.wait_doorbell(doorbell)
         side.copy(result, landing)
         backend.main_stream().wait(side.record())
@@ -206,7 +214,7 @@ def check_strided(backend: GpuBackend, arena: Arena) -> str:
     stage = view(arena.local, MIB, 2 * shape[0] * shape[1], torch.int16).view(shape[0], 2 * shape[1])
     stage.copy_(torch.arange(stage.numel(), device=backend.device).view(stage.shape) + backend.rank)
     backend.barrier()
-    backend.main_stream().copy(target[:, 32 : 32 + shape[1]], stage[:, : shape[1]])
+    put(backend, MAIN, target[:, 32 : 32 + shape[1]], stage[:, : shape[1]], to)
     backend.barrier()
     wanted = torch.full((shape[0], pitch), -1, dtype=torch.int16, device=backend.device)
     wanted[:, 32 : 32 + shape[1]] = (stage - backend.rank + before)[:, : shape[1]]

@@ -17,12 +17,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
+from tilelink.runtime import backend as W
 from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor, Stream
 from tilelink.runtime.memory import Arenas
-from tilelink.runtime.nvshmem import library
-from tilelink.runtime.nvshmem.backend import NvshmemStream, RemoteRanges
-from tilelink.runtime.peer import Arena, CudaStream, PeerBackend, SymmetricBlock, driver, reach
+from tilelink.runtime.nvshmem import NvshmemBackend, library
+from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend, SymmetricBlock, driver, reach
 from tilelink.runtime.peer.streams import Launcher
 
 CPU = torch.device("cpu")
@@ -316,30 +316,6 @@ def test_tensors_are_found_in_arenas() -> None:
         arenas.holding(tensor)
 
 
-@pytest.fixture
-def ranges(monkeypatch: pytest.MonkeyPatch) -> tuple[RemoteRanges, list[tuple[int, int]]]:
-    """Stand-ins whose address ranges are invented, and the ranges given back."""
-    reserved, released = [0x10000000, 0x70000000, 0x40000000], []
-    monkeypatch.setattr(driver, "reserve_addresses", lambda nbytes: reserved.pop(0))
-    monkeypatch.setattr(driver, "release_addresses", lambda address, nbytes: released.append((address, nbytes)))
-    return RemoteRanges(), released
-
-
-def test_stand_ins_are_found_by_address(ranges: tuple[RemoteRanges, list[tuple[int, int]]]) -> None:
-    remote, released = ranges
-    first, second, other = (remote.add(pe, local, 4096, CPU) for pe, local in ((0, 500), (2, 500), (0, 90000)))
-    assert (first.dtype, first.numel()) == (torch.uint8, 4096)
-    assert remote.find(first.data_ptr()) == (0, 500)
-    assert remote.find(second[4095:].data_ptr()) == (2, 500 + 4095)
-    assert remote.find(other[8:16].view(torch.int64).data_ptr()) == (0, 90008)
-    assert remote.find(first.data_ptr() - 1) is None
-    assert remote.find(second.data_ptr() + 4096) is None
-    remote.remove(500)
-    assert remote.find(first.data_ptr()) is None
-    assert remote.find(other.data_ptr()) == (0, 90000)
-    assert sorted(released) == [(0x10000000, 2 * 1024 * 1024), (0x70000000, 2 * 1024 * 1024)]
-
-
 class Bindings:
     """Records what NVSHMEM is asked to do."""
 
@@ -350,27 +326,32 @@ class Bindings:
         return lambda *args: self.calls.append((name, *args))
 
 
-def test_copies_across_the_network(
-    monkeypatch: pytest.MonkeyPatch, ranges: tuple[RemoteRanges, list[tuple[int, int]]]
-) -> None:
-    remote, nvshmem = ranges[0], Bindings()
+def test_copies_across_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between ranks that are PEs 1, 2 and 3 of four, of which the last is on another host than this one."""
+    nvshmem, by_pointer = Bindings(), object()
     monkeypatch.setattr(library, "bindings", lambda: nvshmem)
-    network = NvshmemStream(FakeStream(), Launcher(CPU), remote)  # pyright: ignore[reportArgumentType]
-    there = remote.add(3, 1000, 4096, CPU)
-    here = torch.zeros(2, 8, dtype=torch.uint8)
-    network.copy(there[:32].view(2, 16)[:, 4:12], here)
+    monkeypatch.setattr(GpuBackend, "step", lambda *given: by_pointer)
+    backend = NvshmemBackend.__new__(NvshmemBackend)
+    backend.rank, backend.numbers, backend._reached = 1, (1, 2, 3), [(True, True, True, False)] * 4
+    call = W.Call({}, 0, backend, stream())
+
+    def step(target: W.View, source: W.View) -> Any:
+        return backend.step(W.Copy(target, source), W.MAIN, call)
+
+    symmetric, here = torch.zeros(4096, dtype=torch.uint8), torch.zeros(2, 8, dtype=torch.uint8)
+    own, there = W.View(here, ((0, 2), (0, 8))), W.View(symmetric[:32].view(2, 16), ((0, 2), (4, 12)), 2)
+    step(there, own)(call)
     assert nvshmem.calls == [
-        ("putmem_on_stream", 1004, here.data_ptr(), 8, 3, 5),
-        ("putmem_on_stream", 1020, here.data_ptr() + 8, 8, 3, 5),
+        ("putmem_on_stream", symmetric.data_ptr() + 4, here.data_ptr(), 8, 3, 5),
+        ("putmem_on_stream", symmetric.data_ptr() + 20, here.data_ptr() + 8, 8, 3, 5),
         ("quiet_on_stream", 5),
     ]
     nvshmem.calls.clear()
-    network.copy(here.view(-1), there[:16])
-    assert nvshmem.calls == [("getmem_on_stream", here.data_ptr(), 1000, 16, 3, 5)]
+    step(W.View(here.view(-1), ((0, 16),)), W.View(symmetric, ((0, 16),), 2))(call)
+    assert nvshmem.calls == [("getmem_on_stream", here.data_ptr(), symmetric.data_ptr(), 16, 3, 5)]
     with pytest.raises(TilelinkError, match="TL445"):
-        network.copy(there[:8], there[8:16])
-    with pytest.raises(TilelinkError, match="TL427"):
-        network.copy(here, here)
+        step(there, there)
+    assert step(own, own) is step(W.View(symmetric, ((0, 16),), 0), own) is by_pointer
 
 
 def test_only_kernels_that_use_nvshmem_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:

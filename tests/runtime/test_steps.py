@@ -561,7 +561,7 @@ def test_nothing_is_copied_of_an_empty_argument(notes: Notes, session: Session) 
 def test_a_peers_argument_is_found_anew_in_each_call(notes: Notes, session: Session) -> None:
     x, y = (session.empty((4, 8), torch.float32) for _ in range(2))
     target = torch.zeros(16)
-    run, call = step(session, W.Copy(W.View(target, ((2, 8),)), W.View(W.Instance("x", 3, (32,)), ((10, 16),))), 2, x=x)
+    run, call = step(session, W.Copy(W.View(target, ((2, 8),)), W.View(W.Given("x"), ((10, 16),), 3, (32,))), 2, x=x)
     for given in (x, y):
         call.tensors = {"x": given}
         notes.start()

@@ -290,15 +290,6 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
-    """Rank `pe`'s instance of an argument in memory of `tilelink.empty`, which is contiguous."""
-
-    name: str
-    pe: int
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ContextOf:
     """The context of the arena that an argument lies in; for the ranks of a line, if one is named."""
 
@@ -362,10 +353,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Positions `[begin, end)` along each axis of a tensor."""
+    """Positions `[begin, end)` along each axis of a tensor. `pe`: the rank whose memory it is, if it is another's: then `shape`
+    is that of its instance of an argument in memory of `tilelink.empty`, which is contiguous."""
 
-    of: torch.Tensor | Given | Instance
+    of: torch.Tensor | Given
     box: tuple[tuple[int, int], ...]
+    pe: int | None = None
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,20 +435,23 @@ Step: TypeAlias = Callable[[Call], None]
 
 
 # --------------------------------------------------------------------------------------------------------------- resolving
-def tensor_of(what: torch.Tensor | Given | Instance, call: Call) -> torch.Tensor:
-    if isinstance(what, Given):
-        return call.tensors[what.name]
-    if isinstance(what, Instance):
-        # The last ranks may have less than this one says that they have.
-        mine = call.tensors[what.name]
-        flat = call.backend.arenas.holding(mine).instance(mine, what.pe)
-        strides = (math.prod(what.shape[k + 1 :]) for k in range(len(what.shape)))
-        return flat.as_strided(what.shape, tuple(strides))
-    return what
+def tensor_of(what: torch.Tensor | Given, call: Call) -> torch.Tensor:
+    return call.tensors[what.name] if isinstance(what, Given) else what
+
+
+def whole_of(view: View, call: Call) -> torch.Tensor:
+    """The tensor that it is a part of."""
+    mine = tensor_of(view.of, call)
+    if view.pe is None or isinstance(view.of, torch.Tensor):
+        return mine
+    # The last ranks may have less than this one says that they have.
+    flat = call.backend.arenas.holding(mine).instance(mine, view.pe)
+    strides = (math.prod(view.shape[k + 1 :]) for k in range(len(view.shape)))
+    return flat.as_strided(view.shape, tuple(strides))
 
 
 def view_of(view: View, call: Call) -> torch.Tensor:
-    return tensor_of(view.of, call)[tuple([slice(begin, end) for begin, end in view.box])]
+    return whole_of(view, call)[tuple([slice(begin, end) for begin, end in view.box])]
 
 
 def ends_of(work: Copy, call: Call) -> tuple[torch.Tensor, torch.Tensor]:

@@ -179,9 +179,9 @@ class _Preparation:
             return self._apply(path, action)
         if isinstance(action, S.Copy):
             return W.Copy(self._view(action.target), self._view(action.source))
-        name, at = f"{action.flags}.flags/{self.slot}", action.index
-        flags = self.workspace.view(name, torch.int64, at + 1, self._remote(action.rank))
-        return W.Copy(W.View(flags, ((at, at + 1),)), W.View(self._state("epoch"), ((0, 1),)))
+        name, at, remote = f"{action.flags}.flags/{self.slot}", action.index, self._remote(action.rank)
+        flags = self.workspace.view(name, torch.int64, at + 1, remote)
+        return W.Copy(W.View(flags, ((at, at + 1),), remote), W.View(self._state("epoch"), ((0, 1),)))
 
     def _wait(self, path: str, action: S.Wait) -> W.Work:
         if action.style == "doorbell":
@@ -219,9 +219,8 @@ class _Preparation:
         tensor, staged = piece.buffer.removesuffix(L.STAGE), piece.buffer.endswith(L.STAGE)
         remote = self._remote(piece.rank)
         if staged or not self._comes_with_the_call(tensor):
-            return W.View(self.buffer(tensor, remote), piece.box)
-        shape = extents(self.plan, self.plan.buffer(tensor), piece.rank)
-        return W.View(W.Given(tensor) if remote is None else W.Instance(tensor, remote, shape), piece.box)
+            return W.View(self.buffer(tensor, remote), piece.box, remote)
+        return W.View(W.Given(tensor), piece.box, remote, extents(self.plan, self.plan.buffer(tensor), piece.rank))
 
     def _remote(self, rank: int) -> int | None:
         return None if rank == self.backend.rank else rank

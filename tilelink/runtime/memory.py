@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class SymmetricBlock:
     """One allocation of the same size on every rank.
 
-    `local`: this rank's instance, uint8, not yet zeroed. `peers`: every rank's instance, for streams. `bases`: their
-    addresses as kernels see them, 0 where none reaches. `release`: gives the memory back; collective.
+    `local`: this rank's instance, uint8, not yet zeroed. `peers`: every rank's instance, for streams; of a rank that no
+    pointer reaches this rank's own, by whose addresses NVSHMEM finds it. `bases`: their addresses as kernels see them, 0
+    where none reaches. `release`: gives the memory back; collective.
     """
 
     local: torch.Tensor
@@ -67,7 +68,7 @@ class Arena:
         return self._lines[line]
 
     def peer(self, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`."""
+        """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`; as of `SymmetricBlock`."""
         assert self._block is not None
         return self._block.peers[pe]
 

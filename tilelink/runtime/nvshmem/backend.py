@@ -1,8 +1,7 @@
-"""The `nvshmem` backend: its heaps, of all ranks and of some of them, and streams whose copies cross the network."""
+"""The `nvshmem` backend: its heap, for all ranks and for some of them, and copies across the network."""
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -13,65 +12,11 @@ import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
-from tilelink.runtime.backend import Call, Copy, Step, Work, ends_of, plain_step
+from tilelink.runtime.backend import Call, Copy, Step, View, Work, ends_of
 from tilelink.runtime.nvshmem import library
-from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.backend import GpuBackend, SymmetricBlock
-from tilelink.runtime.peer.streams import CudaStream, Launcher, Piece, pieces
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Stand-ins for memory that no pointer of this GPU reaches.
-#
-# Streams copy between tensors, and a tensor has an address. So the instance of a rank across the network gets a range of
-# addresses with nothing behind it: its tensors can be sliced and viewed like all others, and a copy looks the address up.
-
-_GRANULE = 2 * 1024 * 1024
-"""Address ranges are reserved in multiples of so many bytes."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Range:
-    """Addresses `first` to before `last` stand for the memory of `pe` that is symmetric to `local` here."""
-
-    first: int
-    last: int
-    pe: int
-    local: int
-
-
-class RemoteRanges:
-    """All stand-ins of this process."""
-
-    def __init__(self) -> None:
-        self._ranges: list[Range] = []
-
-    def add(self, pe: int, local: int, nbytes: int, device: torch.device) -> torch.Tensor:
-        """A uint8 tensor that stands for `nbytes` bytes of `pe`, symmetric to the address `local`.
-
-        To be passed to streams only: a kernel or an operator of torch that touches it faults.
-        """
-        first = driver.reserve_addresses(_rounded(nbytes))
-        bisect.insort(self._ranges, Range(first, first + nbytes, pe, local))
-        storage = torch._C._construct_storage_from_data_pointer(first, device, nbytes)
-        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)  # pyright: ignore[reportArgumentType]
-
-    def find(self, address: int) -> tuple[int, int] | None:
-        """(PE, symmetric local address) of what `address` stands for; None if it is an ordinary address."""
-        at = bisect.bisect_right(self._ranges, address, key=lambda entry: entry.first) - 1
-        if at < 0 or address >= self._ranges[at].last:
-            return None
-        return self._ranges[at].pe, self._ranges[at].local + address - self._ranges[at].first
-
-    def remove(self, local: int) -> None:
-        """Give back all stand-ins of the block that begins at `local`."""
-        for entry in [entry for entry in self._ranges if entry.local == local]:
-            self._ranges.remove(entry)
-            driver.release_addresses(entry.first, _rounded(entry.last - entry.first))
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // _GRANULE) * _GRANULE
-
+from tilelink.runtime.peer.steps import handle_of
+from tilelink.runtime.peer.streams import Launcher, pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Symmetric memory for some of the ranks only.
@@ -130,7 +75,6 @@ class NvshmemHeap:
 
     def __init__(self, backend: GpuBackend, *, by_pointer: bool = True) -> None:
         library.start(backend.rank, backend.ranks, backend.device, backend.agree)
-        self.remote = RemoteRanges()
         self._whole = backend
         self._by_pointer = by_pointer
 
@@ -154,7 +98,7 @@ class NvshmemHeap:
                 hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
             ) from error
         bases, peers = zip(*(self._instance(local, pe) for pe in range(self._whole.ranks)), strict=True)
-        return SymmetricBlock(local, peers, bases, partial(self._free, local))
+        return SymmetricBlock(local, peers, bases, partial(nvshmem.free_tensor, local))
 
     def reached(self) -> tuple[bool, ...]:
         """Collective: for each PE, whether pointers of this GPU reach its heap."""
@@ -169,58 +113,7 @@ class NvshmemHeap:
         if pe == self._whole.rank:
             return local.data_ptr(), local
         base: int = library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
-        if base:
-            return base, library.core().get_peer_tensor(local, pe)
-        return base, self.remote.add(pe, local.data_ptr(), local.numel(), self._whole.device)
-
-    def _free(self, local: torch.Tensor) -> None:
-        self.remote.remove(local.data_ptr())
-        library.core().free_tensor(local)
-
-
-class NvshmemStream(CudaStream):
-    """A CUDA stream that reaches ranks without pointers by NVSHMEM's calls on streams."""
-
-    def __init__(self, stream: torch.cuda.Stream, launcher: Launcher, remote: RemoteRanges) -> None:
-        super().__init__(stream, launcher)
-        self._remote = remote
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy bytes; either side, not both, may be a rank across the network.
-
-        The other side then lies in the arena, because the network adapter reads and writes registered memory only. Later
-        copies on this stream arrive after this one. Raises TL423, TL427, TL445 both sides are across the network.
-        """
-        to, start = self._remote.find(target.data_ptr()), self._remote.find(source.data_ptr())
-        if to is None and start is None:
-            return super().copy(target, source)
-        if to is not None and start is not None:
-            raise TilelinkError(
-                "TL445",
-                "a copy between two ranks of the network cannot be made from here",
-                why="a rank puts its own memory or gets into it",
-                hint="copy on one of the two ranks",
-            )
-        nvshmem, parts = library.bindings(), pieces(target, source)
-        if to is not None:
-            pe, address = to
-            _moved(nvshmem.putmem_on_stream, address, source.data_ptr(), parts, pe, self.handle)
-            # Puts may overtake one another, and a signal is one too.
-            nvshmem.quiet_on_stream(self.handle)
-        elif start is not None:
-            pe, address = start
-            _moved(nvshmem.getmem_on_stream, target.data_ptr(), address, parts, pe, self.handle)
-        return None
-
-
-def _moved(
-    move: Callable[..., object], target: int, source: int, parts: tuple[Piece, ...], pe: int, stream: int
-) -> None:
-    """Row by row, by a call of NVSHMEM."""
-    for part in parts:
-        for row in range(part.rows):
-            to, start = part.target + row * part.target_pitch, part.source + row * part.source_pitch
-            move(target + to, source + start, part.width, pe, stream)
+        return base, library.core().get_peer_tensor(local, pe) if base else local
 
 
 class NvshmemBackend(GpuBackend):
@@ -240,7 +133,6 @@ class NvshmemBackend(GpuBackend):
         super().__init__(group, "nvshmem")
         self.numbers = tuple(range(self.ranks))
         self._heap = NvshmemHeap(self, by_pointer=reach != "network")
-        self._remote = self._heap.remote
         self._reached: list[tuple[bool, ...]] = self.agree(self._heap.reached())
         self.topology = replace(self.topology, reach=reach or self._reach_among(self.numbers))
         whole_library = library.device_bitcode(self.topology.device.capability)
@@ -255,10 +147,17 @@ class NvshmemBackend(GpuBackend):
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
         """As on all GPUs, but for copies across the network, which are NVSHMEM's."""
-        ends = ends_of(work, first) if isinstance(work, Copy) else ()
-        if any(self._remote.find(end.data_ptr()) is not None for end in ends):
-            return plain_step(work, stream, self)
+        if isinstance(work, Copy):
+            to, start = self._across(work.target), self._across(work.source)
+            if to is not None or start is not None:
+                return _across_network(work, to, start, handle_of(stream, first))
         return super().step(work, stream, first)
+
+    def _across(self, view: View) -> int | None:
+        """The PE whose memory it is, if no pointer reaches it."""
+        if view.pe is None or self._reached[self.numbers[self.rank]][self.numbers[view.pe]]:
+            return None
+        return self.numbers[view.pe]
 
     def _reach_among(self, ranks: Sequence[int]) -> str:
         pes = [self.numbers[r] for r in ranks]
@@ -268,5 +167,31 @@ class NvshmemBackend(GpuBackend):
         _ = self._heap.pool  # now, when all ranks make their first groups, and not when some take memory there
         return super()._part(ranks)
 
-    def _stream(self, stream: torch.cuda.Stream) -> NvshmemStream:
-        return NvshmemStream(stream, self.launcher, self._remote)
+
+def _across_network(work: Copy, to: int | None, start: int | None, handle: Callable[[Call], int]) -> Step:
+    """A copy of which one side, not both, is a rank across the network; `to`, `start`: the PE of either side, if it is.
+
+    The other side lies in the arena, because the network adapter reads and writes registered memory only. Later copies on
+    the stream arrive after this one. Raises TL445, both sides are across the network.
+    """
+    if to is not None and start is not None:
+        raise TilelinkError(
+            "TL445",
+            "a copy between two ranks of the network cannot be made from here",
+            why="a rank puts its own memory or gets into it",
+            hint="copy on one of the two ranks",
+        )
+    nvshmem = library.bindings()
+    pe, move = (to, nvshmem.putmem_on_stream) if start is None else (start, nvshmem.getmem_on_stream)
+
+    def copy(call: Call) -> None:
+        (target, source), stream = ends_of(work, call), handle(call)
+        for part in pieces(target, source):
+            for row in range(part.rows):
+                there = target.data_ptr() + part.target + row * part.target_pitch
+                move(there, source.data_ptr() + part.source + row * part.source_pitch, part.width, pe, stream)
+        if to is not None:
+            # Puts may overtake one another, and a signal is one too.
+            nvshmem.quiet_on_stream(stream)
+
+    return copy

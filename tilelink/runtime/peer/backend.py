@@ -209,7 +209,7 @@ class GpuBackend(ProcessBackend):
             self._thread.entered = True
         handle = self._current_handle(self.device.index)
         if handle not in self._mains:
-            self._mains[handle] = self._stream(torch.cuda.current_stream(self.device))
+            self._mains[handle] = CudaStream(torch.cuda.current_stream(self.device), self.launcher)
         stream, captured = self._mains[handle], self.capturing() if capturing is None else capturing
         before = self._called.get(captured)
         if before is not stream:
@@ -221,7 +221,7 @@ class GpuBackend(ProcessBackend):
     def side_stream(self, index: int) -> CudaStream:
         """They go first where hardware can choose."""
         if index not in self._sides:
-            self._sides[index] = self._stream(own_stream(self.device))
+            self._sides[index] = CudaStream(own_stream(self.device), self.launcher)
         return self._sides[index]
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
@@ -262,9 +262,6 @@ class GpuBackend(ProcessBackend):
         if self.ranks > 1:
             dist.barrier(group=self.group)
             torch.cuda.synchronize(self.device)
-
-    def _stream(self, stream: torch.cuda.Stream) -> CudaStream:
-        return CudaStream(stream, self.launcher)
 
     def _require_no_capture(self, what: str) -> None:
         if self.capturing():

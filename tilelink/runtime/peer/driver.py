@@ -85,8 +85,6 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuEventRecord": (_HANDLE, _HANDLE),
     "cuGetErrorName": (_INT, _OUT),
     "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
-    "cuMemAddressFree": (_ADDRESS, _SIZE),
-    "cuMemAddressReserve": (_OUT, _SIZE, _SIZE, _ADDRESS, ctypes.c_ulonglong),
     "cuMemcpy2DAsync_v2": (_HANDLE, _HANDLE),
     "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, _HANDLE),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_OUT, _HANDLE, _INT, _SIZE),
@@ -152,22 +150,12 @@ def copy_engines(device: int) -> int:
     return _answer(ctypes.c_int, "cuDeviceGetAttribute", _COPY_ENGINES, _answer(ctypes.c_int, "cuDeviceGet", device))
 
 
-def reserve_addresses(nbytes: int) -> int:
-    """A range of addresses with no memory behind it; the size is a multiple of 2 MiB."""
-    return _answer(ctypes.c_uint64, "cuMemAddressReserve", nbytes, 0, 0, 0)
-
-
 def _answer(kind: Any, call: str, *given: Any) -> Any:
     """What a call of the driver writes where its first argument points."""
     found = kind()
     # An attribute: `library()[…]` would be another object, without the types, and cut handles to 32 bits.
     check(getattr(library(), call)(ctypes.byref(found), *given), call)
     return found.value
-
-
-def release_addresses(address: int, nbytes: int) -> None:
-    """Give back what `reserve_addresses` gave."""
-    check(library().cuMemAddressFree(address, nbytes), "cuMemAddressFree")
 
 
 @functools.cache

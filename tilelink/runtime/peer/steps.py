@@ -31,7 +31,7 @@ def settled(work: W.Work, number: int, launcher: Launcher, first: W.Call) -> W.S
     return _copy(work, number, first)
 
 
-def _handle(number: int, first: W.Call) -> Callable[[W.Call], int]:
+def handle_of(number: int, first: W.Call) -> Callable[[W.Call], int]:
     """The stream, as the driver knows it."""
     # Streams of this backend are `CudaStream`s; each launch asks, so that nothing is checked here.
     if number == W.MAIN:
@@ -49,7 +49,7 @@ def _launch(work: W.Launch, number: int, launcher: Launcher, first: W.Call) -> W
     packed = [p for p in made if p is not None]
     if len(packed) != len(made):
         return plain
-    start, handle, holding = driver.library().cuLaunchKernelEx, _handle(number, first), first.backend.arenas.holding
+    start, handle, holding = driver.library().cuLaunchKernelEx, handle_of(number, first), first.backend.arenas.holding
     launches = [
         (p, ctypes.c_void_p(ctypes.addressof(p.config)), ctypes.c_void_p(p.function), p.parameters())
         for p in (packed if varies else packed * 2)
@@ -83,13 +83,13 @@ def hooked() -> bool:
 # ----------------------------------------------------------------------------------------------------------------- copies
 def _copy(work: W.Copy, number: int, first: W.Call) -> W.Step:
     ends = W.ends_of(work, first)
-    parts, sides = pieces(*ends), (work.target.of, work.source.of)
+    parts, sides = pieces(*ends), (work.target, work.source)
     target, source = (_address(side, end, first) for side, end in zip(sides, ends, strict=True))
-    handle = _handle(number, first)
+    handle = handle_of(number, first)
     if number == W.MAIN or [part.rows for part in parts] != [1]:
         return lambda call: copy_pieces(parts, target(call), source(call), handle(call))
     copy, stream, (run,) = driver.library().cuMemcpyDtoDAsync_v2, handle(first), parts
-    if all(isinstance(side, torch.Tensor) for side in sides):
+    if all(isinstance(side.of, torch.Tensor) for side in sides):
         # The same in every call: nothing is left for ctypes to convert.
         to, start = ctypes.c_uint64(target(first) + run.target), ctypes.c_uint64(source(first) + run.source)
         size, on = ctypes.c_size_t(run.width), ctypes.c_void_p(stream)
@@ -110,16 +110,16 @@ def _copy(work: W.Copy, number: int, first: W.Call) -> W.Step:
     return copy_run
 
 
-def _address(side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, first: W.Call) -> Callable[[W.Call], int]:
+def _address(side: W.View, end: torch.Tensor, first: W.Call) -> Callable[[W.Call], int]:
     """Where one end of a copy begins."""
     begin = end.data_ptr()
-    if isinstance(side, W.Given):
-        name, offset = side.name, begin - first.tensors[side.name].data_ptr()
-        return lambda call: call.tensors[name].data_ptr() + offset
-    if isinstance(side, W.Instance):
-        offset = begin - W.tensor_of(side, first).data_ptr()
-        return lambda call: W.tensor_of(side, call).data_ptr() + offset
-    return lambda call: begin
+    if isinstance(side.of, torch.Tensor):
+        return lambda call: begin
+    offset = begin - W.whole_of(side, first).data_ptr()
+    if side.pe is not None:
+        return lambda call: W.whole_of(side, call).data_ptr() + offset
+    name = side.of.name
+    return lambda call: call.tensors[name].data_ptr() + offset
 
 
 # -------------------------------------------------------------------------------------------------------------- libraries
@@ -137,9 +137,11 @@ def _apply(work: W.Apply, number: int, first: W.Call) -> W.Step:
 
 
 def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
-    if not isinstance(view.of, W.Given):
+    if isinstance(view.of, torch.Tensor):
         fixed = W.view_of(view, first)
         return lambda call: fixed
+    if view.pe is not None:
+        return lambda call: W.view_of(view, call)
     name = view.of.name
     if all((0, n) == span for n, span in zip(first.tensors[name].shape, view.box, strict=True)):
         return lambda call: call.tensors[name]
@@ -151,7 +153,7 @@ def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
 def _wait_doorbell(work: W.WaitDoorbell, number: int, first: W.Call) -> W.Step:
     operate = driver.library().cuStreamBatchMemOp_v2
     operations = driver.doorbell_operations(work.doorbell.data_ptr(), work.times)
-    handle, count = _handle(number, first), len(operations)
+    handle, count = handle_of(number, first), len(operations)
 
     def wait(call: W.Call) -> None:
         status = operate(handle(call), count, operations, 0)
@@ -164,7 +166,7 @@ def _wait_doorbell(work: W.WaitDoorbell, number: int, first: W.Call) -> W.Step:
 def _follow(work: W.Follow, number: int, first: W.Call) -> W.Step:
     event, library = driver.Event(), driver.library()
     record, wait, point = library.cuEventRecord, library.cuStreamWaitEvent, ctypes.c_void_p(event.handle)
-    handle, other = _handle(number, first), _handle(work.other, first)
+    handle, other = handle_of(number, first), handle_of(work.other, first)
 
     def follow(call: W.Call, _kept: driver.Event = event) -> None:
         status = record(point, other(call)) or wait(handle(call), point, 0)
