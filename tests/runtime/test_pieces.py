@@ -33,7 +33,7 @@ def as_bytes(tensor: torch.Tensor) -> np.ndarray:
 
 @st.composite
 def views(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two views of one shape whose last axes are contiguous, each within a larger tensor of its own."""
+    """Two views of one shape, each within a larger tensor of its own."""
     shape = draw(st.lists(st.integers(0, 5), min_size=0, max_size=4))
     return view(draw, shape, 0), view(draw, shape, 1000)
 
@@ -41,7 +41,7 @@ def views(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 def view(draw: st.DrawFn, shape: list[int], start: int) -> torch.Tensor:
     margins = [(draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in shape]
     outer = [size + before + after for size, (before, after) in zip(shape, margins, strict=True)]
-    order = [*draw(st.permutations(range(len(shape) - 1))), len(shape) - 1] if shape else []
+    order = draw(st.permutations(range(len(shape)))) if shape else []
     tensor = torch.arange(start, start + math.prod(outer), dtype=torch.int16)
     tensor = tensor.view([outer[axis] for axis in order]) if order else tensor[0]
     tensor = tensor.permute([order.index(axis) for axis in range(len(order))]) if order else tensor
@@ -87,6 +87,11 @@ def test_repeated_rows_and_far_rows_go_one_by_one() -> None:
     assert [piece.source for piece in pieces(target, far[:, :16])] == [0, 2**31, 2**32]
 
 
+def test_elements_that_lie_apart_are_rows() -> None:
+    square = torch.zeros(4, 4, dtype=torch.uint8)
+    assert pieces(square[:, 0], square[0]) == (Piece(0, 0, 1, 4, 4, 1),)
+
+
 def test_a_scalar_and_nothing() -> None:
     assert pieces(torch.zeros(()), torch.zeros(())) == (Piece(0, 0, 4, 1, 4, 4),)
     assert pieces(torch.zeros(0, 4), torch.zeros(0, 4)) == ()
@@ -97,7 +102,6 @@ def test_a_scalar_and_nothing() -> None:
     [
         (torch.zeros(4), torch.zeros(5)),
         (torch.zeros(4), torch.zeros(4, dtype=torch.int32)),
-        (torch.zeros(4, 4), torch.zeros(4, 4).T),
     ],
 )
 def test_refusals(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -511,7 +511,7 @@ def test_a_tensor_map_is_the_last_member_of_tritons_object() -> None:
 @pytest.mark.each_triton
 def test_tensor_maps_are_kept_by_address(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [64, 64], "fp4_padded": False}
-    maps = packing.TensorMaps(metadata, torch.Tensor.t, (64, 64))
+    maps = packing.TensorMaps(metadata, W.Descriptor(W.Given("x"), (64, 64), (1, 0)))
     whole = torch.zeros(200, 64, 64, dtype=torch.bfloat16)
     stored = whole.transpose(1, 2)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
@@ -33,20 +33,41 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptor:
-    """A kernel argument that a backend turns into a TMA descriptor: a 2-D+ tensor view and the block shape."""
+class Given:
+    """An argument or result, by name. Its shape, strides, dtype, device and alignment are the same in every call."""
 
-    tensor: torch.Tensor
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A kernel argument that becomes a TMA descriptor: a tensor of two axes or more, and the block shape. `axes`: the tensor's in
+    another order. `parts`: an axis that is first made two, and the length of the second one."""
+
+    tensor: torch.Tensor | Given
     block: tuple[int, ...]
+    axes: tuple[int, ...] | None = None
+    parts: tuple[int, int] | None = None
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as the descriptor sees it."""
+        if self.parts is not None:
+            tensor = tensor.unflatten(self.parts[0], (-1, self.parts[1]))
+        return tensor if self.axes is None else tensor.permute(self.axes)
+
+    def described(self, tensor: torch.Tensor) -> TensorDescriptor:
+        """Triton's descriptor of it."""
+        seen = self.view(tensor)
+        return TensorDescriptor(seen, list(seen.shape), list(seen.stride()), list(self.block))
 
     def of_argument(self, name: str) -> TensorDescriptor:
-        """Triton's descriptor, for argument `name`. Raises TL426, there can be none."""
-        tensor = self.tensor
-        if not tensor.numel():
-            # It has no address, and no tile. This memory is nobody's: to touch it is an error.
-            tensor = torch.zeros(self.block, dtype=tensor.dtype, device=tensor.device)
+        """Triton's descriptor, for argument `name`, of a tensor that is known. Raises TL426, there can be none."""
+        assert isinstance(self.tensor, torch.Tensor)
         try:
-            return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(self.block))
+            if not self.tensor.numel():
+                # It has no address, and no tile. This memory is nobody's: to touch it is an error.
+                return Descriptor(self.tensor, self.block).described(self.tensor.new_zeros(self.block))
+            return self.described(self.tensor)
         except (AssertionError, ValueError, TypeError) as error:
             raise TilelinkError(
                 "TL426",
@@ -283,13 +304,6 @@ class Backend(ABC):
 
 # ------------------------------------------------------------------------------------------------ what only a call knows
 @dataclass(frozen=True, slots=True)
-class Given:
-    """An argument or result, by name. Its shape, strides, dtype, device and alignment are the same in every call."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class ContextOf:
     """The context of the arena that an argument lies in; for the ranks of a line, if one is named."""
 
@@ -302,24 +316,7 @@ class Credits:
     """1 where the call waits for its credits, else 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A TMA descriptor of `tensor`, its axes in the order `axes`. `parts`: an axis that is first made two, and the length of
-    the second one."""
-
-    tensor: torch.Tensor | Given
-    axes: tuple[int, ...]
-    block: tuple[int, ...]
-    parts: tuple[int, int] | None = None
-
-    def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor as the descriptor sees it."""
-        if self.parts is not None:
-            tensor = tensor.unflatten(self.parts[0], (-1, self.parts[1]))
-        return tensor.permute(self.axes)
-
-
-Value: TypeAlias = "torch.Tensor | Given | ContextOf | Credits | Tile | bool | int | float | str | None"
+Value: TypeAlias = "torch.Tensor | Given | ContextOf | Credits | Descriptor | bool | int | float | str | None"
 """What is passed for a kernel's parameter."""
 
 
@@ -455,26 +452,9 @@ def view_of(view: View, call: Call) -> torch.Tensor:
 
 
 def ends_of(work: Copy, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Target and source of a copy, with as few axes as both allow, the last one without gaps."""
-    target, source = view_of(work.target, call), view_of(work.source, call)
-    # One of the two may have an axis of one element more: a slice's, or a tile's that is one position.
-    longer = ([axis for axis in zip(t.shape, t.stride(), strict=True) if axis[0] != 1] for t in (target, source))
-    axes = merged((size, to, start) for (size, to), (_, start) in zip(*longer, strict=True))
-    if not axes or axes[-1][1:] != (1, 1):
-        axes.append((1, 1, 1))
-    shape, to, start = zip(*axes, strict=True)
-    return target.as_strided(shape, to), source.as_strided(shape, start)
-
-
-def merged(axes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """(size, target stride, source stride) per axis, with axes joined that are one axis in both."""
-    found: list[tuple[int, int, int]] = []
-    for size, target, source in axes:
-        if found and found[-1][1:] == (size * target, size * source):
-            found[-1] = (found[-1][0] * size, target, source)
-        else:
-            found.append((size, target, source))
-    return found
+    """Target and source of a copy, in one shape: one of the two may have an axis of one element more, a slice's, or a tile's
+    that is one position."""
+    return view_of(work.target, call).squeeze(), view_of(work.source, call).squeeze()
 
 
 def value_of(value: Value, call: Call) -> Any:
@@ -483,8 +463,8 @@ def value_of(value: Value, call: Call) -> Any:
         return call.credits
     if isinstance(value, ContextOf):
         return call.backend.arenas.holding(call.tensors[value.name]).along(value.line)
-    if isinstance(value, Tile):
-        return Descriptor(value.view(tensor_of(value.tensor, call)), value.block)
+    if isinstance(value, Descriptor):
+        return replace(value, tensor=tensor_of(value.tensor, call))
     return call.tensors[value.name] if isinstance(value, Given) else value
 
 

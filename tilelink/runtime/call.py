@@ -292,7 +292,7 @@ class _Preparation:
             return kept.memory if arg.kind == "trace" else kept.tiles
         given = arg.kind != "stage" and self._comes_with_the_call(arg.of)
         if arg.kind == "descriptor":
-            return W.Tile(W.Given(arg.of) if given else self.buffer(arg.of), arg.axes, arg.block, arg.parts)
+            return W.Descriptor(W.Given(arg.of) if given else self.buffer(arg.of), arg.block, arg.axes, arg.parts)
         return W.Given(arg.of) if given else self.flat(arg.of)
 
     def _events_of(self, kernel: str) -> KernelEvents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,24 +17,20 @@ def function_of(named: str | Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=256)
 def _found(name: str) -> Callable[..., Any]:
-    """The longest module that the name begins with, and in it the attribute that the rest names."""
-    words = name.split(".")
-    for count in range(len(words) - 1, 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(words[:count]))
-        except ModuleNotFoundError:
-            continue
-        for word in words[count:]:
-            found = getattr(found, word, None)
-        if callable(found):
-            return found
-        break
+    """The attribute that the last word of the name is of what the words before it name: a module, or what is in one."""
+    (holder, _, own), cause = name.rpartition("."), None
+    try:
+        found = getattr(pkgutil.resolve_name(holder), own)
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
+        found, cause = None, error
+    if callable(found):
+        return found
     raise TilelinkError(
         "TL408",
         f"there is no function `{name}`",
         why="a library function is named by its module and its own name, or passed itself",
         hint='write for example tilelink.library("torch.mm", M="M/R")',
-    )
+    ) from cause
 
 
 def explained(

@@ -68,7 +68,7 @@ class Arena:
         return self._lines[line]
 
     def peer(self, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`; as of `SymmetricBlock`."""
+        """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`; see `SymmetricBlock`."""
         assert self._block is not None
         return self._block.peers[pe]
 

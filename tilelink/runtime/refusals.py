@@ -166,18 +166,13 @@ def check_arguments(kernel: str, parameters: Iterable[str], given: Iterable[str]
 def check_copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Raises TL423, the two sides of a copy differ."""
     if target.shape != source.shape or target.dtype != source.dtype:
-        raise no_copy(target, source, "a copy engine moves bytes: both sides have one shape and one dtype")
-
-
-def no_copy(target: torch.Tensor, source: torch.Tensor, why: str) -> TilelinkError:
-    """TL423: no engine copies the one to the other."""
-    here, there = (f"{t.dtype} of shape {tuple(t.shape)} and strides {t.stride()}" for t in (source, target))
-    return TilelinkError(
-        "TL423",
-        f"no copy engine copies {here} to {there}",
-        why=why,
-        hint="pass tensors of one shape and dtype whose last axis is contiguous",
-    )
+        here, there = (f"{t.dtype} of shape {tuple(t.shape)} and strides {t.stride()}" for t in (source, target))
+        raise TilelinkError(
+            "TL423",
+            f"no copy engine copies {here} to {there}",
+            why="a copy engine moves bytes: both sides have one shape and one dtype",
+            hint="pass tensors of one shape and dtype",
+        )
 
 
 def no_kernels() -> TilelinkError:

@@ -180,7 +180,7 @@ class StoreWatcher:
                 self.guard.stop(error)
             else:
                 # It may be through with its program, as others will be: no reason to end what goes on without it.
-                self.guard.miss(error)
+                self.guard.missing = self.guard.missing or error
 
     def _say(self) -> None:
         self._told = True
@@ -266,7 +266,8 @@ class Guard:
         self._describe = Recent[Describe](WATCHES_KEPT)
         self._watched = 0
         self._outside: TilelinkError | None = None
-        self._missing: TilelinkError | None = None
+        self.missing: TilelinkError | None = None
+        """That a rank is no longer there, which matters as soon as it is needed."""
         self.taken = False
         """Whether the error has been raised."""
         self.memory = backend.shared_words(device.WORDS, on_host=True)
@@ -287,7 +288,7 @@ class Guard:
     @property
     def calm(self) -> bool:
         """Whether nothing is wrong and nobody is missing: all that most calls ask, so it reads one flag and two fields."""
-        return not self._seen[_FIRST] and self._outside is None and self._missing is None
+        return not self._seen[_FIRST] and self._outside is None and self.missing is None
 
     @property
     def reported(self) -> bool:
@@ -354,15 +355,6 @@ class Guard:
             self._outside = self._outside or error
             self._seen[device.STOP.value] = 1
 
-    def miss(self, error: TilelinkError) -> None:
-        """A rank is no longer there, which matters as soon as it is needed; called by another thread."""
-        self._missing = self._missing or error
-
-    def require_all(self) -> None:
-        """Raise TL472 if some rank is no longer there."""
-        if self._missing is not None:
-            raise self._missing
-
     def reset(self) -> None:
         """Start afresh; no kernel of this rank is running."""
         limit = FOREVER if self.seconds is None else int(self.seconds * 1e9)
@@ -411,11 +403,12 @@ class Vigil:
 
     def begin(self) -> None:
         """Before a call: raise what was found in an earlier one. Once that has been raised, start afresh: collective. Raises
-        those of `Guard.check` and `Guard.require_all`."""
+        those of `Guard.check`; TL472, some rank is no longer there."""
         if self.guard is None or self.guard.calm:
             return
         self.guard.check()
-        self.guard.require_all()
+        if self.guard.missing is not None:
+            raise self.guard.missing
         if self.guard.failed:
             self._start_afresh(self.guard)
 

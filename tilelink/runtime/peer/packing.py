@@ -13,12 +13,11 @@ import ctypes
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.runtime import backend as W
 from tilelink.runtime.peer.driver import LaunchConfig
@@ -56,12 +55,11 @@ _ALONE = {
 class TensorMaps:
     """The TMA descriptors of one parameter, by the address of the tensor, whose shape and strides are always the same.
 
-    `metadata`: what the compiler says of the parameter. `view`: the tensor as the descriptor sees it, in blocks of `block`.
+    `metadata`: what the compiler says of the parameter.
     """
 
     metadata: Mapping[str, Any]
-    view: Callable[[torch.Tensor], torch.Tensor]
-    block: tuple[int, ...]
+    of: W.Descriptor
     _known: dict[int, tuple[Any, int]] = field(default_factory=dict[int, tuple[Any, int]])
 
     def address(self, tensor: torch.Tensor) -> int:
@@ -71,9 +69,7 @@ class TensorMaps:
         if known is None:
             if len(self._known) == _MAPS_KEPT:
                 del self._known[next(iter(self._known))]
-            seen = self.view(tensor)
-            described = TensorDescriptor(seen, list(seen.shape), list(seen.stride()), list(self.block))
-            made = _encoder()(described, self.metadata)[0]
+            made = _encoder()(self.of.described(tensor), self.metadata)[0]
             known = self._known[start] = made, _inside(made)
         return known[1]
 
@@ -126,11 +122,11 @@ class Packed:
 
     def add(self, kind: str, value: W.Value, found: Any) -> bool:
         """The next parameter, if it is known how. `kind`: in Triton's words; `found`: the value in the first call, or
-        the tensor of a tile's."""
+        the tensor of a descriptor's."""
         if kind == "constexpr":
             return True
         if kind.startswith("tensordesc"):
-            return isinstance(value, W.Tile) and self._tile(value, found)
+            return isinstance(value, W.Descriptor) and self._descriptor(value, found)
         if kind.startswith("*"):
             if not isinstance(found, torch.Tensor):
                 return False
@@ -153,20 +149,19 @@ class Packed:
         """One of ctypes' numbers."""
         self._parameter(ctypes.addressof(value), ctypes.sizeof(value), value)
 
-    def _tile(self, tile: W.Tile, tensor: torch.Tensor) -> bool:
+    def _descriptor(self, of: W.Descriptor, tensor: torch.Tensor) -> bool:
         metadata = next(self._described, None)
         if metadata is None or metadata.get("is_im2col") or metadata.get("fp4_padded"):
             return False
-        seen = tile.view
-        varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
         if not tensor.numel():
             # No tile of it will be touched, and an empty tensor has no address.
-            tensor, seen = tensor.new_zeros(tile.block), torch.Tensor.detach
-        maps = TensorMaps(metadata, seen, tile.block)
-        if isinstance(tile.tensor, W.Given) and varies:
-            self.maps.append((len(self._addresses), tile.tensor.name, maps))
+            tensor = tensor.new_zeros(of.block)
+            of = W.Descriptor(tensor, of.block)
+        maps, varies = TensorMaps(metadata, of), isinstance(of.tensor, W.Given)
+        if isinstance(of.tensor, W.Given):
+            self.maps.append((len(self._addresses), of.tensor.name, maps))
         self._parameter(maps.address(tensor), _MAP_BYTES, (maps, None if varies else tensor))
-        view = seen(tensor)
+        view = of.view(tensor)
         for size in view.shape:
             self.number(ctypes.c_int32(size))
         for stride in view.stride():
@@ -187,7 +182,9 @@ def pack(work: W.Launch, launcher: Launcher, first: W.Call) -> Packed | None:
     if torch.version.hip or not by_grid_alone(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
         return None
     packed = Packed(compiled, work.workers)
-    args |= {name: W.tensor_of(value.tensor, first) for name, value in work.args.items() if isinstance(value, W.Tile)}
+    args |= {
+        name: W.tensor_of(value.tensor, first) for name, value in work.args.items() if isinstance(value, W.Descriptor)
+    }
     if not all(packed.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
         return None
     packed.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none

@@ -14,10 +14,10 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
-from tilelink.runtime.backend import Descriptor, Library, merged
+from tilelink.runtime.backend import Descriptor, Library
 from tilelink.runtime.kernels import compiling
 from tilelink.runtime.peer import driver
-from tilelink.runtime.refusals import check_arguments, check_copy, no_copy
+from tilelink.runtime.refusals import check_arguments, check_copy
 
 _LARGEST_PITCH = 2**31 - 1
 """What `cuMemcpy2DAsync` takes on every device."""
@@ -39,27 +39,23 @@ class Piece:
 
 
 def pieces(target: torch.Tensor, source: torch.Tensor) -> tuple[Piece, ...]:
-    """Pieces that together copy `source` to `target`, both with rows (the last axis) contiguous; none if empty. Raises
-    TL423, shapes or dtypes differ, or rows are not contiguous."""
+    """Pieces that together copy `source` to `target`; none if empty. Where elements of the last axis do not follow one another,
+    each is a row. Raises TL423, shapes or dtypes differ."""
     check_copy(target, source)
-    found = _pieces(tuple(target.shape), target.stride(), source.stride(), target.element_size())
-    if found is None:
-        raise no_copy(target, source, "a copy engine moves rows whose elements follow one another")
-    return found
+    return _pieces(tuple(target.shape), target.stride(), source.stride(), target.element_size())
 
 
 @functools.lru_cache(maxsize=4096)
-def _pieces(
-    shape: tuple[int, ...], target: tuple[int, ...], source: tuple[int, ...], item: int
-) -> tuple[Piece, ...] | None:
+def _pieces(shape: tuple[int, ...], target: tuple[int, ...], source: tuple[int, ...], item: int) -> tuple[Piece, ...]:
     if 0 in shape:
         return ()
-    axes = merged(axis for axis in zip(shape, target, source, strict=True) if axis[0] != 1)
-    width = item
-    if axes and axes[-1][1:] == (1, 1):
-        width = axes.pop()[0] * item
-    elif axes and shape[-1] != 1:
-        return None
+    axes: list[tuple[int, int, int]] = []
+    for size, to, start in zip(shape, target, source, strict=True):
+        if axes and axes[-1][1:] == (size * to, size * start):  # the two are one axis in both
+            axes[-1] = (axes[-1][0] * size, to, start)
+        elif size != 1:
+            axes.append((size, to, start))
+    width = axes.pop()[0] * item if axes and axes[-1][1:] == (1, 1) else item
     rows, target_pitch, source_pitch = 1, width, width
     if axes and all(width <= stride * item <= _LARGEST_PITCH for stride in axes[-1][1:]):
         rows, target_step, source_step = axes.pop()
@@ -173,8 +169,8 @@ class CudaStream:
         self._launcher.launch(kernel, workers, args, self.handle, options)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy bytes by a copy engine; either side may be a peer's memory. Raises TL423 not of one shape and dtype with
-        contiguous rows, TL427 not on a GPU."""
+        """Copy bytes by a copy engine; either side may be a peer's memory. Raises TL423 not of one shape and dtype, TL427 not
+        on a GPU."""
         for tensor in (target, source):
             if not tensor.is_cuda:
                 raise TilelinkError(
