@@ -160,7 +160,7 @@ def check_arena(backend: GpuBackend, arena: Arena) -> str:
     expect(len(context) == 2 + 2 * backend.ranks, f"context has {len(context)} flags")
     expect(int(arena.local.count_nonzero()) == 0, "the arena is not zeroed")
     if backend.topology.reach == "peer":
-        expect(all(arena.peer(pe).data_ptr() == context[2 + pe] for pe in range(backend.ranks)), "peer() disagrees")
+        expect(all(arena.peers[pe].data_ptr() == context[2 + pe] for pe in range(backend.ranks)), "peers disagree")
     return str(backend.topology.device)
 
 
@@ -185,7 +185,7 @@ def check_doorbell(backend: GpuBackend, arena: Arena) -> str:
     to, before = (backend.rank + 1) % backend.ranks, (backend.rank - 1) % backend.ranks
     source = view(arena.local, DATA, 2 * LANES, torch.int32)[:LANES]
     one, landing = word(arena.local, DOORBELL + 8), view(arena.local, DATA, 2 * LANES, torch.int32)[LANES:]
-    target = view(arena.peer(to), DATA, 2 * LANES, torch.int32)[LANES:]
+    target = view(arena.peers[to], DATA, 2 * LANES, torch.int32)[LANES:]
     result, doorbell, side = backend.maker((LANES,), torch.int32)(), word(arena.local, DOORBELL), backend.side_stream(0)
     one.fill_(1)
     for turn in range(1, 6):
@@ -194,7 +194,7 @@ def check_doorbell(backend: GpuBackend, arena: Arena) -> str:
         backend.barrier()
         side.wait(backend.main_stream().record())
         put(backend, 0, target, source, to)
-        put(backend, 0, word(arena.peer(to), DOORBELL), one, to)
+        put(backend, 0, word(arena.peers[to], DOORBELL), one, to)
         side.wait_doorbell(doorbell)
         side.copy(result, landing)
         backend.main_stream().wait(side.record())
@@ -210,7 +210,7 @@ def check_strided(backend: GpuBackend, arena: Arena) -> str:
     to, before = (backend.rank + 1) % backend.ranks, (backend.rank - 1) % backend.ranks
     shape, pitch = (37, 96), 160
     landing = view(arena.local, DATA, shape[0] * pitch, torch.int16).fill_(-1).view(shape[0], pitch)
-    target = view(arena.peer(to), DATA, shape[0] * pitch, torch.int16).view(shape[0], pitch)
+    target = view(arena.peers[to], DATA, shape[0] * pitch, torch.int16).view(shape[0], pitch)
     stage = view(arena.local, MIB, 2 * shape[0] * shape[1], torch.int16).view(shape[0], 2 * shape[1])
     stage.copy_(torch.arange(stage.numel(), device=backend.device).view(stage.shape) + backend.rank)
     backend.barrier()
@@ -236,8 +236,8 @@ def check_graph(backend: GpuBackend, arena: Arena) -> str:
         expect(backend.capturing(), "capturing() does not notice the capture")
         main, side = backend.main_stream(), backend.side_stream(0)
         side.wait(main.record())
-        side.copy(view(arena.peer(to), MIB, LANES, torch.int32), source)
-        side.copy(word(arena.peer(to), DOORBELL), one)
+        side.copy(view(arena.peers[to], MIB, LANES, torch.int32), source)
+        side.copy(word(arena.peers[to], DOORBELL), one)
         side.wait_doorbell(doorbell)
         side.copy(result, landing)
         main.wait(side.record())
@@ -265,7 +265,7 @@ def check_descriptor(backend: GpuBackend, arena: Arena) -> str:
         return "no TMA here"
     to, before = (backend.rank + 1) % backend.ranks, (backend.rank - 1) % backend.ranks
     tile = torch.arange(64 * 64, device=backend.device).view(64, 64).to(torch.float16)
-    target = view(arena.peer(to), MIB, 64 * 64, torch.float16).view(64, 64)
+    target = view(arena.peers[to], MIB, 64 * 64, torch.float16).view(64, 64)
     args = {"target": Descriptor(target, (64, 64)), "source": Descriptor(tile + backend.rank, (64, 64))}
     backend.main_stream().launch(copy_tile, 1, args, KernelOptions(4, 1))
     backend.barrier()
@@ -322,7 +322,7 @@ def check_bandwidth(backend: GpuBackend, arena: Arena) -> str:
     found = []
     for mib in (1, 8, 64):
         source = backend.maker((mib * MIB,), torch.uint8)().random_()
-        target = arena.peer((backend.rank + 1) % backend.ranks)[MIB : MIB + mib * MIB]
+        target = arena.peers[(backend.rank + 1) % backend.ranks][MIB : MIB + mib * MIB]
         rate = min(backend.agree(push_rate(backend, backend.side_stream(1), target, source)))
         found.append(f"{mib} MiB {rate:.0f}")
         backend.barrier()

@@ -24,7 +24,7 @@ from triton.runtime.driver import driver as active
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime import kernels
 from tilelink.runtime.memory import Arenas
-from tilelink.runtime.peer import GpuBackend, SymmetricBlock, driver, packing
+from tilelink.runtime.peer import Arena, GpuBackend, driver, packing
 from tilelink.runtime.peer.streams import CudaStream, Launcher
 from tilelink.runtime.watchdog import Guard, StoreWatcher, this_process
 
@@ -121,10 +121,10 @@ class FakeBackend(GpuBackend):
         self._thread = threading.local()
         self._current_handle = lambda index: CURRENT[-1]
 
-    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
         peers = tuple(torch.zeros(nbytes + 256, dtype=torch.uint8) for _ in range(self.ranks))
         peers = tuple(p[-p.data_ptr() % 256 :][:nbytes] for p in peers)
-        return SymmetricBlock(peers[self.rank], peers, tuple(p.data_ptr() for p in peers), lambda: None)
+        return Arena(self, peers[self.rank], peers, tuple(p.data_ptr() for p in peers), lambda: None)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         return self.zeros(count, torch.int64)

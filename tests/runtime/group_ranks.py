@@ -19,7 +19,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime.grid import Grid
 from tilelink.runtime.nvshmem import NvshmemBackend
-from tilelink.runtime.peer import GpuBackend, PeerBackend, SymmetricBlock, reach
+from tilelink.runtime.peer import Arena, GpuBackend, PeerBackend, reach
 from tilelink.runtime.session import Session
 
 CPU = torch.device("cpu")
@@ -35,9 +35,9 @@ class CpuHeap:
 
     def __init__(self, backend: GpuBackend) -> None: ...
 
-    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
         local = torch.ones(nbytes, dtype=torch.uint8)
-        return SymmetricBlock(local, (local,) * backend.ranks, tuple(backend.agree(local.data_ptr())), lambda: None)
+        return Arena(backend, local, (local,) * backend.ranks, tuple(backend.agree(local.data_ptr())), lambda: None)
 
 
 def check(rank: int) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import random
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +20,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
 from tilelink.runtime.nvshmem.backend import NvshmemBackend, Pool, Span, first_fit
-from tilelink.runtime.peer import SymmetricBlock
+from tilelink.runtime.peer import Arena
 
 HERE = Path(__file__).parent
 
@@ -38,14 +42,19 @@ def test_four_processes_in_two_groups(tmp_path: Path) -> None:
 
 def pool(size: int = 1 << 20, pes: int = 4) -> Pool:
     block = torch.zeros(size, dtype=torch.uint8)
-    return Pool(SymmetricBlock(block, (block,) * pes, (1000, 0, 3000, 4000), lambda: None))
+    return Pool(Arena(group(range(pes)), block, (block,) * pes, (1000, 0, 3000, 4000), lambda: None))
+
+
+def group(members: Sequence[int], used: list[set[Span]] | None = None) -> Any:
+    """As much of a backend as a pool needs. `used`: by each member; None: alike."""
+    return SimpleNamespace(rank=0, numbers=members, lasting=operator.call, agree=lambda mine: used or [mine])
 
 
 def test_pieces_are_free_again() -> None:
     mine = pool(1 << 12)
 
-    def take(nbytes: int) -> SymmetricBlock:
-        return mine.take(nbytes, [0, 2], lambda value: [value])
+    def take(nbytes: int) -> Arena:
+        return mine.take(nbytes, group([0, 2]))
 
     blocks = [take(512) for _ in range(3)]
     assert mine.used == {(0, 512), (512, 1024), (1024, 1536)}
@@ -66,7 +75,7 @@ def test_a_piece_is_free_on_every_member() -> None:
 def test_overlapping_groups_never_share_a_byte() -> None:
     """Pieces come and go in four ranks' accounts; a group's pieces lie at one place on all its members."""
     chance, pools = random.Random(5), [pool() for _ in range(4)]
-    held: list[tuple[list[int], list[SymmetricBlock], int]] = []
+    held: list[tuple[list[int], list[Arena], int]] = []
     in_use: dict[int, list[Span]] = {pe: [] for pe in range(4)}
     for _ in range(300):
         if held and chance.random() < 0.45:
@@ -80,7 +89,7 @@ def test_overlapping_groups_never_share_a_byte() -> None:
         nbytes = chance.randint(1, 60_000)
         if first_fit(set[Span]().union(*used), -(-nbytes // 512) * 512, 1 << 20) is None:
             continue
-        blocks = [pools[pe].take(nbytes, members, lambda _, used=used: used) for pe in members]
+        blocks = [pools[pe].take(nbytes, group(members, used)) for pe in members]
         starts = {b.local.data_ptr() - pools[pe].block.local.data_ptr() for pe, b in zip(members, blocks, strict=True)}
         (at,) = starts
         for pe, block in zip(members, blocks, strict=True):
@@ -102,7 +111,7 @@ def test_pointers_reach_some_groups_and_not_others() -> None:
 def test_no_memory_is_left_for_a_group() -> None:
     mine = pool(1 << 12)
     with pytest.raises(TilelinkError) as caught:
-        mine.take(5000, [0, 2], lambda value: [value, value])
+        mine.take(5000, group([0, 2]))
     assert str(caught.value) == (
         "TL446: the memory of sub-groups has no 5000 bytes that are free on PEs 0, 2\n"
         "  why: NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them\n"

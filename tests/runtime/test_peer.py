@@ -22,7 +22,7 @@ from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor, Stream
 from tilelink.runtime.memory import Arenas
 from tilelink.runtime.nvshmem import NvshmemBackend, library
-from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend, SymmetricBlock, driver, reach
+from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend, driver, reach
 from tilelink.runtime.peer.streams import Launcher
 
 CPU = torch.device("cpu")
@@ -283,14 +283,13 @@ def test_the_first_gap(monkeypatch: pytest.MonkeyPatch, reached: bool, gap: str 
 def test_an_arena_holds_its_context_and_is_freed_once() -> None:
     calls: list[str] = []
     instances = (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
-    block = SymmetricBlock(instances[1], instances, (4096, 8192), lambda: calls.append("release"))
     arenas = Arenas()
     meet = partial(calls.append, "meet")
     backend: Any = SimpleNamespace(rank=1, numbers=(6, 7), barrier=meet, arenas=arenas, lasting=operator.call)
-    arena = Arena(backend, block)
+    arena = Arena(backend, instances[1], instances, (4096, 8192), lambda: calls.append("release"))
     arenas.add(arena)
     assert arena.context.tolist() == [1, 2, 4096, 8192, 6, 7]
-    assert arena.peer(0) is instances[0]
+    assert arena.peers[0] is instances[0]
     arena.free()
     arena.free()
     assert calls == ["meet", "release"]
@@ -300,8 +299,8 @@ def test_an_arena_holds_its_context_and_is_freed_once() -> None:
 def test_tensors_are_found_in_arenas() -> None:
     arenas, instances = Arenas(), [torch.zeros(64, dtype=torch.uint8) for _ in range(4)]
     backend: Any = SimpleNamespace(rank=0, numbers=(0, 1), barrier=nothing, arenas=arenas, lasting=operator.call)
-    first = Arena(backend, SymmetricBlock(instances[0], (instances[0], instances[1]), (1, 2), nothing))
-    second = Arena(backend, SymmetricBlock(instances[2], (instances[2], instances[3]), (3, 4), nothing))
+    first = Arena(backend, instances[0], (instances[0], instances[1]), (1, 2), nothing)
+    second = Arena(backend, instances[2], (instances[2], instances[3]), (3, 4), nothing)
     arenas.add(first)
     arenas.add(second)
     tensor = second.local[16:48].view(torch.float32).view(2, 4)

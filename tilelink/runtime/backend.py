@@ -23,7 +23,7 @@ from tilelink.ir.plan import MAIN
 from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.topology import Topology
 from tilelink.runtime.grid import Grid, laid_out
-from tilelink.runtime.memory import Arena, Arenas, SymmetricBlock
+from tilelink.runtime.memory import Arena, Arenas
 from tilelink.runtime.refusals import no_kernels, reported
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Backend(ABC):
                 why="symmetric memory has one size, above 0, on every rank",
                 hint="make the ranks run the same operators in the same order",
             )
-        arena = Arena(self, self._block(nbytes))
+        arena = self._allocate(nbytes)
         self.arenas.add(arena)
         return arena
 
@@ -213,7 +213,7 @@ class Backend(ABC):
         return self.agree(asked)
 
     @abstractmethod
-    def _block(self, nbytes: int) -> SymmetricBlock:
+    def _allocate(self, nbytes: int) -> Arena:
         """Collective: zeroed on every rank."""
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,73 +19,63 @@ if TYPE_CHECKING:
     from tilelink.runtime.backend import Backend
 
 
-@dataclass(frozen=True, slots=True)
-class SymmetricBlock:
-    """One allocation of the same size on every rank.
-
-    `local`: this rank's instance, uint8, not yet zeroed. `peers`: every rank's instance, for streams; of a rank that no
-    pointer reaches this rank's own, by whose addresses NVSHMEM finds it. `bases`: their addresses as kernels see them, 0
-    where none reaches. `release`: gives the memory back; collective.
-    """
-
-    local: torch.Tensor
-    peers: tuple[torch.Tensor, ...]
-    bases: tuple[int, ...]
-    release: Callable[[], None]
-
-
 class Arena:
     """One symmetric allocation: the same number of bytes on every rank, zeroed.
 
-    `local`: uint8 tensor of this rank's instance. `context`: int64 tensor on the device, `[my_pe, n_pes, base address
-    of the arena on pe 0, on pe 1, …, number of pe 0, of pe 1, … among all ranks]`, which device functions take as
-    their last argument. `number`: from 1, of memory of `tilelink.empty`; 0 of other memory.
+    `context`: int64 tensor on the device, `[my_pe, n_pes, base address of the arena on pe 0, on pe 1, …, number of pe 0, of
+    pe 1, … among all ranks]`, which device functions take as their last argument. `number`: from 1, of memory of
+    `tilelink.empty`; 0 of other memory.
 
     Args:
         backend: whose rank is its PE.
-        block: zeroed on every rank.
+        local: this rank's instance, uint8.
+        peers: every rank's instance, for streams, until `free`; of a rank that no pointer reaches this rank's own, by whose
+            addresses NVSHMEM finds it.
+        bases: their addresses as kernels see them, 0 where none reaches.
+        release: gives the memory back; collective.
     """
 
-    def __init__(self, backend: Backend, block: SymmetricBlock) -> None:
-        self.local = block.local
+    def __init__(
+        self,
+        backend: Backend,
+        local: torch.Tensor,
+        peers: tuple[torch.Tensor, ...],
+        bases: tuple[int, ...],
+        release: Callable[[], None],
+    ) -> None:
+        self.local, self.release = local, release
+        self.peers: Sequence[torch.Tensor] = peers
+        self.bases: Sequence[int] = bases
         self.number = 0
-        context = [backend.rank, len(block.bases), *block.bases, *backend.numbers]
-        device = block.local.device
-        self.context = backend.lasting(lambda: torch.tensor(context, dtype=torch.int64, device=device))
         self._backend = backend
-        self._block: SymmetricBlock | None = block
         self._lines: dict[tuple[int, ...], torch.Tensor] = {}
+        self.context = self.along(tuple(range(len(bases))))
 
     def along(self, line: tuple[int, ...] | None) -> torch.Tensor:
         """The context for some of the ranks, this one among them, or for all: the same tensor each time."""
         if line is None:
             return self.context
         if line not in self._lines:
-            assert self._block is not None
-            bases, numbers = ([of[r] for r in line] for of in (self._block.bases, self._backend.numbers))
+            bases, numbers = ([of[r] for r in line] for of in (self.bases, self._backend.numbers))
             context = [line.index(self._backend.rank), len(line), *bases, *numbers]
-            self._lines[line] = self._backend.lasting(lambda: self.context.new_tensor(context))
+            on = self.local.device
+            self._lines[line] = self._backend.lasting(lambda: torch.tensor(context, dtype=torch.int64, device=on))
         return self._lines[line]
-
-    def peer(self, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`; see `SymmetricBlock`."""
-        assert self._block is not None
-        return self._block.peers[pe]
 
     def instance(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
         """Rank `pe`'s instance of a contiguous tensor that lies here: flat, in its dtype."""
         start = tensor.data_ptr() - self.local.data_ptr()
-        return self.peer(pe)[start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype)
+        return self.peers[pe][start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype)
 
     def free(self) -> None:
         """Collective. Tensors made of the arena are dangling afterwards; to free again does nothing."""
-        block, self._block = self._block, None
-        if block is None:
+        if not self.bases:
             return
+        self.peers = self.bases = ()
         self._backend.barrier()
         self._backend.arenas.remove(self)
         self.context = self.local = torch.empty(0, dtype=torch.uint8, device=self.context.device)
-        block.release()
+        self.release()
 
 
 class Arenas:
@@ -267,7 +257,7 @@ class Workspace:
         """`count` elements of a region, on this rank or on rank `pe`."""
         region = self.capacity[name]
         start = self.offsets[name]
-        base = self.device if not region.symmetric else self.arena.local if pe is None else self.arena.peer(pe)
+        base = self.device if not region.symmetric else self.arena.local if pe is None else self.arena.peers[pe]
         return base[start : start + count * dtype.itemsize].view(dtype)
 
     def words(self, name: str) -> torch.Tensor:

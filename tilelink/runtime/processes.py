@@ -14,7 +14,7 @@ from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import Grid, grid_of, suffix
-from tilelink.runtime.memory import Arenas, SymmetricBlock
+from tilelink.runtime.memory import Arena, Arenas
 from tilelink.runtime.refusals import no_such_group, not_in_group, warn_once
 
 
@@ -140,9 +140,9 @@ class GlooBackend(ProcessBackend):
         )
         return cls()
 
-    def _block(self, nbytes: int) -> SymmetricBlock:
+    def _allocate(self, nbytes: int) -> Arena:
         """What `tilelink.empty` gives here: memory of this process, which no peer reaches."""
-        return SymmetricBlock(self.zeros(nbytes, torch.uint8), (), (0,) * self.ranks, lambda: None)
+        return Arena(self, self.zeros(nbytes, torch.uint8), (), (0,) * self.ranks, lambda: None)
 
     def barrier(self) -> None:
         if self.ranks > 1:

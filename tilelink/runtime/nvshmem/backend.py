@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
-from tilelink.runtime.backend import Call, Copy, Step, View, Work, ends_of
+from tilelink.runtime.backend import Backend, Call, Copy, Step, View, Work, ends_of
+from tilelink.runtime.memory import Arena
 from tilelink.runtime.nvshmem import library
-from tilelink.runtime.peer.backend import GpuBackend, SymmetricBlock
+from tilelink.runtime.peer.backend import GpuBackend
 from tilelink.runtime.peer.steps import handle_of
 from tilelink.runtime.peer.streams import Launcher, pieces
 
@@ -40,14 +41,14 @@ def first_fit(used: Iterable[Span], nbytes: int, room: int) -> int | None:
 class Pool:
     """One block on every PE, and the pieces of it that are in use on this one."""
 
-    block: SymmetricBlock
+    block: Arena
     used: set[Span] = field(default_factory=set[Span])
 
-    def take(self, nbytes: int, members: Sequence[int], agree: Callable[[Any], list[Any]]) -> SymmetricBlock:
-        """A piece for one group, whose PEs are `members`; collective over it. `agree`: every member's value, by rank. Raises
-        TL446, no piece of this size is free on all members."""
-        size, whole = -(-nbytes // _ALIGN) * _ALIGN, self.block
-        first = first_fit(set[Span]().union(*agree(self.used)), size, whole.local.numel())
+    def take(self, nbytes: int, backend: Backend) -> Arena:
+        """A piece for the ranks of a backend, and collective over them. Raises TL446, none of this size is free on all of
+        them."""
+        size, whole, members = -(-nbytes // _ALIGN) * _ALIGN, self.block, backend.numbers
+        first = first_fit(set[Span]().union(*backend.agree(self.used)), size, whole.local.numel())
         if first is None:
             raise TilelinkError(
                 "TL446",
@@ -60,7 +61,7 @@ class Pool:
         peers = tuple(whole.peers[pe][first : first + nbytes] for pe in members)
         bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in members)
         local = whole.local[first : first + nbytes]
-        return SymmetricBlock(local, peers, bases, partial(self.used.remove, piece))
+        return Arena(backend, local, peers, bases, partial(self.used.remove, piece))
 
 
 class NvshmemHeap:
@@ -83,10 +84,10 @@ class NvshmemHeap:
         """What sub-groups take their memory from. Collective over all ranks, the first time: they set it aside."""
         return Pool(self.allocate(environment.group_heap(), self._whole))
 
-    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
         """Collective. Raises TL444, NVSHMEM has no memory left; for some of the ranks those of `Pool.take`."""
         if backend.ranks < self._whole.ranks:
-            return self.pool.take(nbytes, backend.numbers, backend.agree)
+            return self.pool.take(nbytes, backend)
         nvshmem = library.core()
         try:
             local = nvshmem.tensor((nbytes,), dtype=torch.uint8, except_on_del=False)
@@ -98,7 +99,7 @@ class NvshmemHeap:
                 hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
             ) from error
         bases, peers = zip(*(self._instance(local, pe) for pe in range(self._whole.ranks)), strict=True)
-        return SymmetricBlock(local, peers, bases, partial(nvshmem.free_tensor, local))
+        return Arena(backend, local, peers, bases, partial(nvshmem.free_tensor, local))
 
     def reached(self) -> tuple[bool, ...]:
         """Collective: for each PE, whether pointers of this GPU reach its heap."""
@@ -108,7 +109,7 @@ class NvshmemHeap:
         return found
 
     def _instance(self, local: torch.Tensor, pe: int) -> tuple[int, torch.Tensor]:
-        """Its base, as a `SymmetricBlock` has it, and what streams take for it."""
+        """Its base, as an `Arena` has it, and what streams take for it."""
         # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
         if pe == self._whole.rank:
             return local.data_ptr(), local

@@ -6,7 +6,7 @@ Never knows: tiles, channels, plans.
 """
 
 from tilelink.runtime.memory import Arena
-from tilelink.runtime.peer.backend import GpuBackend, Heap, PeerBackend, SymmetricBlock, TorchHeap
+from tilelink.runtime.peer.backend import GpuBackend, Heap, PeerBackend, TorchHeap
 from tilelink.runtime.peer.streams import CudaStream
 
-__all__ = ["Arena", "CudaStream", "GpuBackend", "Heap", "PeerBackend", "SymmetricBlock", "TorchHeap"]
+__all__ = ["Arena", "CudaStream", "GpuBackend", "Heap", "PeerBackend", "TorchHeap"]

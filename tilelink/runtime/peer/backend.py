@@ -18,7 +18,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Call, Launch, Step, Work, plain_step
-from tilelink.runtime.memory import SymmetricBlock
+from tilelink.runtime.memory import Arena
 from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer.clocks import Stopwatch
 from tilelink.runtime.peer.steps import settled
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Heap(Protocol):
     """Where symmetric memory comes from."""
 
-    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
         """Collective over the ranks of `backend`, a part of the one that the heap was made for; `nbytes > 0` is the same on
         every rank."""
         ...
@@ -64,11 +64,11 @@ class TorchHeap:
                 hint="unset TORCH_SYMMMEM, and call no set_backend before",
             ) from error
 
-    def allocate(self, nbytes: int, backend: GpuBackend) -> SymmetricBlock:
+    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
         """Collective. Raises TL431, the peers' memory cannot be mapped."""
         if backend.ranks == 1:
             local = torch.empty(nbytes, dtype=torch.uint8, device=backend.device)  # freed with its last tensor
-            return SymmetricBlock(local, (local,), (local.data_ptr(),), release=lambda: None)
+            return Arena(backend, local, (local,), (local.data_ptr(),), release=lambda: None)
         # Not symmetric_memory.empty: that takes from a pool, where ranks may get different places within a block.
         local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, backend.device)
         try:
@@ -84,7 +84,7 @@ class TorchHeap:
         assert bases[backend.rank] == local.data_ptr(), "a block of symmetric memory begins at its first byte"
         peers = tuple(handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(backend.ranks))
         mappings = [handle]  # they live as long as the handle does
-        return SymmetricBlock(local, peers, bases, release=mappings.clear)
+        return Arena(backend, local, peers, bases, release=mappings.clear)
 
 
 OFTEN = 2**30
@@ -141,14 +141,14 @@ class GpuBackend(ProcessBackend):
         reach.join()
         return cls()
 
-    def _block(self, nbytes: int) -> SymmetricBlock:
-        block = self.lasting(partial(self._heap.allocate, nbytes, self))
+    def _allocate(self, nbytes: int) -> Arena:
+        arena = self.lasting(partial(self._heap.allocate, nbytes, self))
         if self.topology.reach == "peer":
-            gap = None if all(block.bases) else f"rank {self.rank} has no pointer to some rank's symmetric memory"
+            gap = None if all(arena.bases) else f"rank {self.rank} has no pointer to some rank's symmetric memory"
             reach.require_no_gap(self.agree(gap))
-        block.local.zero_()
+        arena.local.zero_()
         self.barrier()
-        return block
+        return arena
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         # Like one element that is all of them: torch takes half as long as to be told shape, dtype and device.

@@ -15,7 +15,7 @@ from tilelink.errors import TilelinkError, with_article
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.backend import Backend, Call, Step, Work, plain_step
 from tilelink.runtime.grid import suffix
-from tilelink.runtime.memory import Arenas, SymmetricBlock
+from tilelink.runtime.memory import Arena, Arenas
 from tilelink.runtime.refusals import no_such_group, not_in_group
 from tilelink.runtime.simulated.agents import Agent, Region, StoreBuffer
 from tilelink.runtime.simulated.interpreter import Interpreter
@@ -124,7 +124,7 @@ class SimulatedBackend(Backend):
     def _sizes(self, asked: int | str) -> list[int | str]:
         return self._meet("arena", asked)
 
-    def _block(self, nbytes: int) -> SymmetricBlock:
+    def _allocate(self, nbytes: int) -> Arena:
         own = self.zeros(nbytes, torch.uint8)
         region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}")
         assert region is not None
@@ -135,7 +135,7 @@ class SimulatedBackend(Backend):
         for _, instance in made:
             instance.peers = tuple(r for _, r in made)
         peers = tuple(t for t, _ in made)
-        return SymmetricBlock(own, peers, tuple(t.data_ptr() for t in peers), partial(self._forget, region))
+        return Arena(self, own, peers, tuple(t.data_ptr() for t in peers), partial(self._forget, region))
 
     def _forget(self, region: Region) -> None:
         """This rank's instance of an arena that no rank uses any more."""
