@@ -34,7 +34,7 @@ from tilelink.ir.plan import MAIN
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import environment, kernels
 from tilelink.runtime.backend import Call, Copy, Descriptor, View
-from tilelink.runtime.nvshmem import NvshmemBackend, NvshmemHeap, library
+from tilelink.runtime.nvshmem import NvshmemBackend, library
 from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend
 
 MIB = 1024 * 1024
@@ -430,7 +430,6 @@ def check_all(report: Report) -> None:
         return
     check_backend(report, "nvshmem", NvshmemBackend, (*PEER_CHECKS, check_device_library, check_bandwidth))
     check_backend(report, "network", lambda: NvshmemBackend(reach="network"), (*HOST_CHECKS, check_device_library))
-    check_backend(report, "peer on NVSHMEM", lambda: PeerBackend(heap=NvshmemHeap), PEER_CHECKS)
 
     def stop() -> str:
         library.stop()

@@ -115,13 +115,12 @@ class FakeBackend(GpuBackend):
         self.launcher = Launcher(CPU, prepare=notes.describe)
         self.is_capturing = False
         self.arenas = Arenas()
-        self._heap = self
         self._mains: dict[int, CudaStream] = {}
         self._called: dict[bool, CudaStream] = {}
         self._thread = threading.local()
         self._current_handle = lambda index: CURRENT[-1]
 
-    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
+    def _take(self, nbytes: int) -> Arena:
         peers = tuple(torch.zeros(nbytes + 256, dtype=torch.uint8) for _ in range(self.ranks))
         peers = tuple(p[-p.data_ptr() % 256 :][:nbytes] for p in peers)
         return Arena(self, peers[self.rank], peers, tuple(p.data_ptr() for p in peers), lambda: None)

@@ -19,7 +19,8 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime.grid import Grid
 from tilelink.runtime.nvshmem import NvshmemBackend
-from tilelink.runtime.peer import Arena, GpuBackend, PeerBackend, reach
+from tilelink.runtime.peer import Arena, PeerBackend, reach
+from tilelink.runtime.peer import backend as peer
 from tilelink.runtime.session import Session
 
 CPU = torch.device("cpu")
@@ -30,18 +31,16 @@ SHARED = (
 )
 
 
-class CpuHeap:
-    """Plain memory; its peers are not reached, only their addresses are told."""
+class OnCpu(PeerBackend):
+    """In plain memory; that of peers is not reached, only its addresses are told."""
 
-    def __init__(self, backend: GpuBackend) -> None: ...
-
-    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
+    def _take(self, nbytes: int) -> Arena:
         local = torch.ones(nbytes, dtype=torch.uint8)
-        return Arena(backend, local, (local,) * backend.ranks, tuple(backend.agree(local.data_ptr())), lambda: None)
+        return Arena(self, local, (local,) * self.ranks, tuple(self.agree(local.data_ptr())), lambda: None)
 
 
 def check(rank: int) -> None:
-    whole = Session(PeerBackend(heap=CpuHeap))
+    whole = Session(OnCpu())
     assert not whole.backend.topology.shared
     assert (whole.backend.rank, whole.backend.ranks) == (rank, 4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -96,13 +95,13 @@ def check_shared(rank: int) -> None:
     """Two ranks on each of two GPUs; none of them on its own."""
     with mock.patch.object(reach, "place_of", return_value=reach.Place("here", str(rank % 2))):
         with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
-            PeerBackend(heap=CpuHeap)
+            OnCpu()
         with mock.patch.dict(os.environ, {"TILELINK_SHARE_GPUS": "1"}):
             with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
                 NvshmemBackend()
             assert ALLOWED not in os.environ
             with mock.patch.object(logging.getLogger("tilelink"), "warning") as said:
-                backends = [PeerBackend(heap=CpuHeap) for _ in range(2)]
+                backends = [OnCpu() for _ in range(2)]
                 part = backends[0].within(backends[0].among([rank % 2, rank % 2 + 2]))  # both of one GPU
             assert [c.args[0] for c in said.call_args_list] == [SHARED] * (rank == 0)
             assert os.environ.pop(ALLOWED) == "1"
@@ -123,6 +122,7 @@ if __name__ == "__main__":
         mock.patch.object(reach, "current_device", return_value=CPU),
         mock.patch.object(reach, "place_of", return_value=reach.Place("here", str(rank))),
         mock.patch.object(reach, "describe", return_value=Device()),
+        mock.patch.object(peer, "require_mapped_memory"),
         mock.patch.object(torch.cuda, "synchronize"),
         mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=False),
     ):

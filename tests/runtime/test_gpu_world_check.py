@@ -17,10 +17,11 @@ from triton.compiler import ASTSource
 from triton.runtime.driver import driver as active_driver
 
 from benchmarks.gpu import backends
+from tests.runtime.fake_gpu import Stream
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor
-from tilelink.runtime.peer.streams import Launcher
+from tilelink.runtime.peer.streams import CudaStream, Launcher
 
 HERE = Path(__file__).parents[2]
 TARGETS = [
@@ -103,11 +104,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[NoGpu]:
         compiled.module = None  # or it would be unloaded later, when this driver is gone
 
 
+def stream_of(gpu: NoGpu) -> CudaStream:
+    launcher = Launcher(torch.device("cpu"), prepare=gpu.prepared.append)
+    return CudaStream(Stream(5), launcher)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_real_kernel_gets_its_arguments_in_order(gpu: NoGpu) -> None:
-    launcher, data = Launcher(torch.device("cpu"), prepare=gpu.prepared.append), torch.zeros(1024, dtype=torch.int32)
+    stream, data = stream_of(gpu), torch.zeros(1024, dtype=torch.int32)
     for workers in (1, 2):
-        launcher.launch(backends.double, workers, {"COUNT": 512, "data": data}, 5, KernelOptions(4, 1))
+        stream.launch(backends.double, workers, {"COUNT": 512, "data": data}, KernelOptions(4, 1))
     assert [entry[:3] for entry in gpu.started] == [((1, 1, 1), 5, 22), ((2, 1, 1), 5, 22)]
     (*_, first, count), _ = (entry[3] for entry in gpu.started)
     assert first is data
@@ -118,7 +124,6 @@ def test_a_real_kernel_gets_its_arguments_in_order(gpu: NoGpu) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_real_kernel_takes_descriptors(gpu: NoGpu) -> None:
     tile = Descriptor(torch.zeros(64, 64, dtype=torch.float16), (64, 64))
-    launcher = Launcher(torch.device("cpu"), prepare=gpu.prepared.append)
-    launcher.launch(backends.copy_tile, 1, {"target": tile, "source": tile}, 5, KernelOptions(4, 1))
+    stream_of(gpu).launch(backends.copy_tile, 1, {"target": tile, "source": tile}, KernelOptions(4, 1))
     ((_, _, _, (*_, target, source)),) = gpu.started
     assert target.base is source.base is tile.tensor

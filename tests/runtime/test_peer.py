@@ -68,6 +68,16 @@ class Kernel:
         return self.compiled
 
 
+class FakeStream:
+    """The one attribute of `torch.cuda.Stream` that the driver's calls need."""
+
+    cuda_stream = 5
+
+
+def stream(launcher: Launcher | None = None) -> CudaStream:
+    return CudaStream(FakeStream(), launcher or Launcher(CPU))  # pyright: ignore[reportArgumentType]
+
+
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with room for eight workers."""
@@ -77,11 +87,11 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("roomy")
 def test_arguments_go_by_name_in_the_kernels_order() -> None:
     kernel, rows, out = Kernel(), torch.zeros(4, 64), torch.zeros(8, 64)[4:]
-    Launcher(CPU, {"extern_libs": {"a": "b"}}).launch(
-        kernel, 3, {"out": Descriptor(out, (2, 32)), "rows": rows, "count": 7}, 99, KernelOptions(8, 2)
+    stream(Launcher(CPU, {"extern_libs": {"a": "b"}})).launch(
+        kernel, 3, {"out": Descriptor(out, (2, 32)), "rows": rows, "count": 7}, KernelOptions(8, 2)
     )
-    ((grid, stream, (first, second, third)),) = kernel.compiled.launches
-    assert (grid, stream) == ((3, 1, 1), 99)
+    ((grid, on, (first, second, third)),) = kernel.compiled.launches
+    assert (grid, on) == ((3, 1, 1), 5)
     assert first is rows
     assert second == 7
     assert isinstance(third, TensorDescriptor)
@@ -98,10 +108,10 @@ def test_kernels_are_prepared_once_and_checked_before_they_start() -> None:
     launcher = Launcher(CPU, prepare=prepared.append)
     arguments = {"rows": 0, "count": 1, "out": 2}
     for workers in (2, 1, 8):
-        launcher.launch(kernel, workers, arguments, 0, KernelOptions(4, 1))
+        stream(launcher).launch(kernel, workers, arguments, KernelOptions(4, 1))
     assert prepared == [kernel.compiled]
     with pytest.raises(TilelinkError, match="TL405"):
-        launcher.launch(kernel, 9, arguments, 0, KernelOptions(4, 1))
+        stream(launcher).launch(kernel, 9, arguments, KernelOptions(4, 1))
     assert len(kernel.compiled.launches) == 3
 
 
@@ -118,7 +128,7 @@ class Deep(Kernel):
 @table("room, stages", [(400, 3), (349, 2), (150, 1)])
 def test_a_kernel_has_the_stages_that_shared_memory_holds(room: int, stages: int) -> None:
     kernel, arguments = Deep(), {"rows": 0, "count": 1, "out": 2}
-    Launcher(CPU, room=room).launch(kernel, 1, arguments, 0, KernelOptions(4, 3))
+    stream(Launcher(CPU, room=room)).launch(kernel, 1, arguments, KernelOptions(4, 3))
     assert kernel.options["num_stages"] == stages
     assert len(kernel.compiled.launches) == 1
 
@@ -128,7 +138,7 @@ def test_a_kernel_that_no_shared_memory_holds_is_refused_each_time() -> None:
     kernel, launcher = Deep(), Launcher(CPU, room=149)
     for _ in range(2):
         with pytest.raises(TilelinkError) as found:
-            launcher.launch(kernel, 1, {"rows": 0, "count": 1, "out": 2}, 0, KernelOptions(4, 3))
+            stream(launcher).launch(kernel, 1, {"rows": 0, "count": 1, "out": 2}, KernelOptions(4, 3))
         assert str(found.value).splitlines()[0] == (
             "TL410: kernel deep needs 150 bytes of shared memory, and a block has 149"
         )
@@ -139,7 +149,7 @@ def test_a_kernel_that_no_shared_memory_holds_is_refused_each_time() -> None:
 def test_an_empty_tensor_has_a_descriptor_of_unused_memory() -> None:
     kernel, launcher = Kernel(), Launcher(CPU)
     empty = Descriptor(torch.zeros(0, 64), (2, 32))
-    launcher.launch(kernel, 1, {"rows": empty, "count": 0, "out": empty}, 0, KernelOptions(4, 1))
+    stream(launcher).launch(kernel, 1, {"rows": empty, "count": 0, "out": empty}, KernelOptions(4, 1))
     ((_, _, (rows, _, out)),) = kernel.compiled.launches
     assert [tile.shape for tile in (rows, out)] == [[2, 32]] * 2
     assert rows.base.shape == (2, 32)
@@ -147,29 +157,19 @@ def test_an_empty_tensor_has_a_descriptor_of_unused_memory() -> None:
 
 def test_wrong_arguments() -> None:
     with pytest.raises(TilelinkError, match=r"TL424: .* missing: out; unknown: colums"):
-        Launcher(CPU).launch(Kernel(), 1, {"rows": 1, "count": 1, "colums": 1}, 0, KernelOptions(4, 1))
+        stream(Launcher(CPU)).launch(Kernel(), 1, {"rows": 1, "count": 1, "colums": 1}, KernelOptions(4, 1))
 
 
 def test_a_tensor_elsewhere() -> None:
     with pytest.raises(TilelinkError, match=r"TL425: argument rows is on cpu, and this rank runs on cuda:1"):
-        Launcher(torch.device("cuda", 1)).launch(Kernel(), 1, {"rows": torch.zeros(1)}, 0, KernelOptions(4, 1))
+        stream(Launcher(torch.device("cuda", 1))).launch(Kernel(), 1, {"rows": torch.zeros(1)}, KernelOptions(4, 1))
 
 
 @table("tensor", [torch.zeros(4, 3), torch.zeros(64, 4).T, torch.zeros(65)[1:]])
 def test_tensors_without_a_descriptor(tensor: torch.Tensor) -> None:
     arguments = {"rows": Descriptor(tensor, (2,) * tensor.dim())}
     with pytest.raises(TilelinkError, match=r"TL426: argument rows"):
-        Launcher(CPU).launch(Kernel(), 1, arguments, 0, KernelOptions(4, 1))
-
-
-class FakeStream:
-    """The one attribute of `torch.cuda.Stream` that the driver's calls need."""
-
-    cuda_stream = 5
-
-
-def stream() -> CudaStream:
-    return CudaStream(FakeStream(), Launcher(CPU))  # pyright: ignore[reportArgumentType]
+        stream(Launcher(CPU)).launch(Kernel(), 1, arguments, KernelOptions(4, 1))
 
 
 def test_copies_and_doorbells_want_gpus() -> None:

@@ -9,6 +9,7 @@ import ast
 import linecache
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from types import CodeType, ModuleType, TracebackType
@@ -186,11 +187,10 @@ def _compiled(error: CompilationError, names: Mapping[str, Any]) -> tuple[str, i
 def _interpreted(trace: TracebackType | None, codes: Set[CodeType], file: str) -> int | None:
     """The innermost line of the emitted file, if Triton's functions or the line itself raised."""
     line, ours = None, False
-    while trace is not None:
-        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+    for frame, at in traceback.walk_tb(trace):
+        code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
         if code in codes and code.co_filename == file:
-            line = trace.tb_lineno
+            line = at
         if code in codes or module.partition(".")[0] in ("triton", "tilelink"):
             ours = code not in codes and module.startswith("tilelink.")
-        trace = trace.tb_next
     return None if ours else line

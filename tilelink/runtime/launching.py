@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -295,12 +296,11 @@ def without_processes() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        asking, raising, trace = None, "", error.__traceback__
-        while trace is not None:
-            raising = str(trace.tb_frame.f_globals.get("__name__", ""))
+        asking, raising = None, ""
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            raising = str(frame.f_globals.get("__name__", ""))
             if not raising.startswith("torch."):
-                asking = whole_line(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-            trace = trace.tb_next
+                asking = whole_line(frame.f_code.co_filename, line)
         if asking is None or not f"{raising}.".startswith(f"{LIBRARY}.") or dist.is_initialized():
             raise
         raise TilelinkError(

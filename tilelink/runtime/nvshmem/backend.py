@@ -1,10 +1,10 @@
-"""The `nvshmem` backend: its heap, for all ranks and for some of them, and copies across the network."""
+"""The `nvshmem` backend: its memory, for all ranks and for some of them, and copies across the network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal, Self
 
 import torch
@@ -64,59 +64,6 @@ class Pool:
         return Arena(backend, local, peers, bases, partial(self.used.remove, piece))
 
 
-class NvshmemHeap:
-    """Collective: NVSHMEM's heap for the ranks of `backend`, NVSHMEM being started if need be.
-
-    As `PeerBackend(heap=NvshmemHeap)`, the peer backend runs on NVSHMEM's memory. Raises TL440, TL442 NVSHMEM is missing,
-    or in use by another group.
-
-    Args:
-        by_pointer: whether peers are addressed by pointers where they can be, or all by the network calls.
-    """
-
-    def __init__(self, backend: GpuBackend, *, by_pointer: bool = True) -> None:
-        library.start(backend.rank, backend.ranks, backend.device, backend.agree)
-        self._whole = backend
-        self._by_pointer = by_pointer
-
-    @cached_property
-    def pool(self) -> Pool:
-        """What sub-groups take their memory from. Collective over all ranks, the first time: they set it aside."""
-        return Pool(self.allocate(environment.group_heap(), self._whole))
-
-    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
-        """Collective. Raises TL444, NVSHMEM has no memory left; for some of the ranks those of `Pool.take`."""
-        if backend.ranks < self._whole.ranks:
-            return self.pool.take(nbytes, backend)
-        nvshmem = library.core()
-        try:
-            local = nvshmem.tensor((nbytes,), dtype=torch.uint8, except_on_del=False)
-        except (nvshmem.NvshmemError, nvshmem.NvshmemInvalid) as error:
-            raise TilelinkError(
-                "TL444",
-                f"NVSHMEM gives no {nbytes} bytes: {error}",
-                why="the symmetric heap is limited by the free memory of the fullest GPU",
-                hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
-            ) from error
-        bases, peers = zip(*(self._instance(local, pe) for pe in range(self._whole.ranks)), strict=True)
-        return Arena(backend, local, peers, bases, partial(nvshmem.free_tensor, local))
-
-    def reached(self) -> tuple[bool, ...]:
-        """Collective: for each PE, whether pointers of this GPU reach its heap."""
-        block = self.allocate(16, self._whole)
-        found = tuple(base != 0 for base in block.bases)
-        block.release()
-        return found
-
-    def _instance(self, local: torch.Tensor, pe: int) -> tuple[int, torch.Tensor]:
-        """Its base, as an `Arena` has it, and what streams take for it."""
-        # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
-        if pe == self._whole.rank:
-            return local.data_ptr(), local
-        base: int = library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
-        return base, library.core().get_peer_tensor(local, pe) if base else local
-
-
 class NvshmemBackend(GpuBackend):
     """GPUs that reach one another through NVSHMEM. Raises TL432, TL433, TL435 as for every backend on GPUs, TL440 to TL442
     NVSHMEM is missing or in use.
@@ -128,13 +75,16 @@ class NvshmemBackend(GpuBackend):
     Kernels that call the device library are linked with it, which takes seconds each; others are compiled as ever.
     """
 
-    _heap: NvshmemHeap
-
     def __init__(self, group: dist.ProcessGroup | None = None, *, reach: Literal["network"] | None = None) -> None:
         super().__init__(group, "nvshmem")
+        library.start(self.rank, self.ranks, self.device, self.agree)
         self.numbers = tuple(range(self.ranks))
-        self._heap = NvshmemHeap(self, by_pointer=reach != "network")
-        self._reached: list[tuple[bool, ...]] = self.agree(self._heap.reached())
+        self._by_pointer = reach != "network"
+        self._pools: list[Pool] = []
+        """That of all sub-groups, once there is one."""
+        trial = self._of_all(16)
+        trial.release()
+        self._reached: list[tuple[bool, ...]] = self.agree(tuple(base != 0 for base in trial.bases))
         self.topology = replace(self.topology, reach=reach or self._reach_among(self.numbers))
         whole_library = library.device_bitcode(self.topology.device.capability)
         extern = {library.EXTERN_LIBRARY: str(library.called(whole_library))}
@@ -165,8 +115,36 @@ class NvshmemBackend(GpuBackend):
         return "peer" if all(self._reached[a][b] for a in pes for b in pes) else "network"
 
     def _part(self, ranks: Sequence[int]) -> Self:
-        _ = self._heap.pool  # now, when all ranks make their first groups, and not when some take memory there
+        if not self._pools:  # now, when all ranks make their first groups, and not when some take memory there
+            self._pools.append(Pool(self._of_all(environment.group_heap())))
         return super()._part(ranks)
+
+    def _take(self, nbytes: int) -> Arena:
+        """Raises those of `_of_all`, and for some of the ranks of `Pool.take`."""
+        return self._of_all(nbytes) if self.ranks == len(self._reached) else self._pools[0].take(nbytes, self)
+
+    def _of_all(self, nbytes: int) -> Arena:
+        """Memory of all PEs. Collective. Raises TL444, NVSHMEM has no memory left."""
+        nvshmem = library.core()
+        try:
+            local = nvshmem.tensor((nbytes,), dtype=torch.uint8, except_on_del=False)
+        except (nvshmem.NvshmemError, nvshmem.NvshmemInvalid) as error:
+            raise TilelinkError(
+                "TL444",
+                f"NVSHMEM gives no {nbytes} bytes: {error}",
+                why="the symmetric heap is limited by the free memory of the fullest GPU",
+                hint="free arenas, or give PyTorch's allocator less (torch.cuda.empty_cache())",
+            ) from error
+        bases, peers = zip(*(self._instance(local, pe) for pe in range(self.ranks)), strict=True)
+        return Arena(self, local, peers, bases, partial(nvshmem.free_tensor, local))
+
+    def _instance(self, local: torch.Tensor, pe: int) -> tuple[int, torch.Tensor]:
+        """Its base, as an `Arena` has it, and what streams take for it."""
+        # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
+        if pe == self.rank:
+            return local.data_ptr(), local
+        base: int = library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
+        return base, library.core().get_peer_tensor(local, pe) if base else local
 
 
 def _across_network(work: Copy, to: int | None, start: int | None, handle: Callable[[Call], int]) -> Step:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,63 +31,6 @@ from tilelink.runtime.watchdog import Guard, Process, StoreWatcher, this_process
 T = TypeVar("T")
 
 
-class Heap(Protocol):
-    """Where symmetric memory comes from."""
-
-    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
-        """Collective over the ranks of `backend`, a part of the one that the heap was made for; `nbytes > 0` is the same on
-        every rank."""
-        ...
-
-
-class TorchHeap:
-    """PyTorch's symmetric memory with its CUDA backend: blocks that every rank maps. Raises TL430, multicast cannot be
-    switched off any more, or another backend is in use."""
-
-    def __init__(self, backend: GpuBackend) -> None:
-        device = backend.device
-        if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, device.index):
-            raise TilelinkError(
-                "TL430",
-                "PyTorch would bind symmetric memory to NVLink multicast",
-                why="a process that dies with a multicast object bound can leave the GPUs of its host unusable",
-                hint="set TORCH_SYMM_MEM_DISABLE_MULTICAST=1 before anything uses symmetric memory",
-            )
-        try:
-            # The default backend cannot be set, only kept: PyTorch does not list it among those to choose from.
-            if _SymmetricMemory.get_backend(device) != "CUDA":
-                _SymmetricMemory.set_backend("CUDA")
-        except RuntimeError as error:
-            raise TilelinkError(
-                "TL430",
-                f"PyTorch's symmetric memory is set to another backend than CUDA: {error}",
-                why="kernels address peers by the pointers that the CUDA backend maps",
-                hint="unset TORCH_SYMMMEM, and call no set_backend before",
-            ) from error
-
-    def allocate(self, nbytes: int, backend: GpuBackend) -> Arena:
-        """Collective. Raises TL431, the peers' memory cannot be mapped."""
-        if backend.ranks == 1:
-            local = torch.empty(nbytes, dtype=torch.uint8, device=backend.device)  # freed with its last tensor
-            return Arena(backend, local, (local,), (local.data_ptr(),), release=lambda: None)
-        # Not symmetric_memory.empty: that takes from a pool, where ranks may get different places within a block.
-        local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, backend.device)
-        try:
-            handle = _SymmetricMemory.rendezvous(local, backend.group.group_name)
-        except RuntimeError as error:
-            raise TilelinkError(
-                "TL431",
-                f"the ranks cannot map one another's memory: {error}",
-                why="symmetric memory is mapped into every process of one host",
-                hint="start one process per GPU of one host, or use TILELINK_BACKEND=nvshmem",
-            ) from error
-        bases = tuple(handle.buffer_ptrs)
-        assert bases[backend.rank] == local.data_ptr(), "a block of symmetric memory begins at its first byte"
-        peers = tuple(handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(backend.ranks))
-        mappings = [handle]  # they live as long as the handle does
-        return Arena(backend, local, peers, bases, release=mappings.clear)
-
-
 OFTEN = 2**30
 """More often than any doorbell is rung in a call: what ends a stream's wait for one."""
 
@@ -101,8 +45,6 @@ class GpuBackend(ProcessBackend):
     Multicast is off from here on. Raises TL432 without a GPU, TL435 without a process group, TL433 when two ranks
     share a GPU and the backend is not made for that.
     """
-
-    _heap: Heap
 
     def __init__(self, group: dist.ProcessGroup | None = None, name: str = "peer") -> None:
         environment.disable_multicast()
@@ -142,13 +84,17 @@ class GpuBackend(ProcessBackend):
         return cls()
 
     def _allocate(self, nbytes: int) -> Arena:
-        arena = self.lasting(partial(self._heap.allocate, nbytes, self))
+        arena = self.lasting(partial(self._take, nbytes))
         if self.topology.reach == "peer":
             gap = None if all(arena.bases) else f"rank {self.rank} has no pointer to some rank's symmetric memory"
             reach.require_no_gap(self.agree(gap))
         arena.local.zero_()
         self.barrier()
         return arena
+
+    @abstractmethod
+    def _take(self, nbytes: int) -> Arena:
+        """Collective; not zeroed yet."""
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         # Like one element that is all of them: torch takes half as long as to be told shape, dtype and device.
@@ -274,19 +220,63 @@ class GpuBackend(ProcessBackend):
 
 
 class PeerBackend(GpuBackend):
-    """GPUs that reach one another's memory. Ranks may share them, if the user asks for it (`environment.share_gpus`). Raises
-    TL432, TL433, TL435 as for every backend on GPUs, TL434 some GPU cannot reach another.
+    """GPUs that map one another's memory: PyTorch's symmetric memory with its CUDA backend.
+
+    Ranks may share GPUs, if the user asks for it (`environment.share_gpus`). Raises TL432, TL433, TL435 as for every backend on
+    GPUs, TL434 some GPU cannot reach another, TL430 multicast cannot be switched off any more, or symmetric memory has another
+    backend.
 
     Args:
         group: one process per GPU; None for all of them.
-        heap: makes the heap that symmetric memory comes from.
     """
 
-    def __init__(
-        self, group: dist.ProcessGroup | None = None, *, heap: Callable[[GpuBackend], Heap] = TorchHeap
-    ) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(group, "peer")
         gap = reach.first_gap(self.rank, self.device, self.places)
         # All ranks learn of it, lest the others wait for this one.
         reach.require_no_gap(self.agree(gap))
-        self._heap = heap(self)
+        require_mapped_memory(self.device)
+
+    def _take(self, nbytes: int) -> Arena:
+        """Raises TL431, the peers' memory cannot be mapped."""
+        if self.ranks == 1:
+            local = torch.empty(nbytes, dtype=torch.uint8, device=self.device)  # freed with its last tensor
+            return Arena(self, local, (local,), (local.data_ptr(),), release=lambda: None)
+        # Not symmetric_memory.empty: that takes from a pool, where ranks may get different places within a block.
+        local = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, self.device)
+        try:
+            handle = _SymmetricMemory.rendezvous(local, self.group.group_name)
+        except RuntimeError as error:
+            raise TilelinkError(
+                "TL431",
+                f"the ranks cannot map one another's memory: {error}",
+                why="symmetric memory is mapped into every process of one host",
+                hint="start one process per GPU of one host, or use TILELINK_BACKEND=nvshmem",
+            ) from error
+        bases = tuple(handle.buffer_ptrs)
+        assert bases[self.rank] == local.data_ptr(), "a block of symmetric memory begins at its first byte"
+        peers = tuple(handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(self.ranks))
+        mappings = [handle]  # they live as long as the handle does
+        return Arena(self, local, peers, bases, release=mappings.clear)
+
+
+def require_mapped_memory(device: torch.device) -> None:
+    """Let PyTorch's symmetric memory be what the CUDA backend maps. Raises TL430, it will not."""
+    if _SymmetricMemory.has_multicast_support(DeviceType.CUDA, device.index):
+        raise TilelinkError(
+            "TL430",
+            "PyTorch would bind symmetric memory to NVLink multicast",
+            why="a process that dies with a multicast object bound can leave the GPUs of its host unusable",
+            hint="set TORCH_SYMM_MEM_DISABLE_MULTICAST=1 before anything uses symmetric memory",
+        )
+    try:
+        # The default backend cannot be set, only kept: PyTorch does not list it among those to choose from.
+        if _SymmetricMemory.get_backend(device) != "CUDA":
+            _SymmetricMemory.set_backend("CUDA")
+    except RuntimeError as error:
+        raise TilelinkError(
+            "TL430",
+            f"PyTorch's symmetric memory is set to another backend than CUDA: {error}",
+            why="kernels address peers by the pointers that the CUDA backend maps",
+            hint="unset TORCH_SYMMMEM, and call no set_backend before",
+        ) from error

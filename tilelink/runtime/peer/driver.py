@@ -94,11 +94,6 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def copy_bytes(target: int, source: int, nbytes: int, stream: int) -> None:
-    """Copy within the memory that this device reaches, its own and its peers', by a copy engine."""
-    check(library().cuMemcpyDtoDAsync_v2(target, source, nbytes, stream), "cuMemcpyDtoDAsync")
-
-
 def copy_rows(
     target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int, stream: int
 ) -> None:

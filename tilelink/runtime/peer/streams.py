@@ -72,14 +72,14 @@ def copy_pieces(parts: tuple[Piece, ...], target: int, source: int, stream: int)
     for p in parts:
         to, start = target + p.target, source + p.source
         if p.rows == 1:
-            driver.copy_bytes(to, start, p.width, stream)
+            driver.check(driver.library().cuMemcpyDtoDAsync_v2(to, start, p.width, stream), "cuMemcpyDtoDAsync")
         else:
             driver.copy_rows(to, p.target_pitch, start, p.source_pitch, p.width, p.rows, stream)
 
 
 @dataclass(slots=True, eq=False)
 class Launcher:
-    """Launches on one device.
+    """Kernels and their arguments on one device.
 
     `device`: where every tensor argument must be. `options`: further compiler options of every kernel, such as `extern_libs`.
     `prepare`: called once with each compiled kernel, loaded and not yet started. `room`: bytes of shared memory that a block
@@ -92,21 +92,16 @@ class Launcher:
     room: int | None = None
     _admitted: dict[Any, int] = field(default_factory=dict[Any, int])
 
-    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, options: KernelOptions) -> None:
-        """Start `workers` instances of a `triton.jit` function on the CUDA stream with handle `stream`.
+    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> tuple[Any, list[Any]]:
+        """The compiled kernel, loaded and checked, and the values to start it with in order.
 
-        The first launch of each specialisation compiles it; `warmup` finds the later ones in Triton's own cache, and
-        starting what it gives spares a second look at the arguments.
+        The first time of each specialisation compiles it; `warmup` finds the later ones in Triton's own cache, and starting
+        what it gives spares a second look at the arguments.
 
         Its loops have as many stages as asked for, or as shared memory holds. Raises TL405 more workers than can run at
         once, TL410 more shared memory than there is, TL412 a line that Triton does not accept, TL424 arguments and
         parameters differ, TL425 a tensor is elsewhere, TL426 a tensor has no TMA descriptor.
         """
-        compiled, values = self.load(kernel, workers, args, options)
-        compiled[(workers, 1, 1)](*values, stream=stream)
-
-    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> tuple[Any, list[Any]]:
-        """The compiled kernel, loaded and checked, and the values to start it with in order; raises as `launch`."""
         values = {name: self._value(name, value) for name, value in args.items()}
         check_arguments(kernel.__name__, kernel.arg_names, values)
         compiled = self._compiled(kernel, options, dict(grid=(workers,), **self.options, **values))
@@ -166,7 +161,9 @@ class CudaStream:
         self._launcher = launcher
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
-        self._launcher.launch(kernel, workers, args, self.handle, options)
+        """Start `workers` instances of a `triton.jit` function; raises as `Launcher.load`."""
+        compiled, values = self._launcher.load(kernel, workers, args, options)
+        compiled[(workers, 1, 1)](*values, stream=self.handle)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes by a copy engine; either side may be a peer's memory. Raises TL423 not of one shape and dtype, TL427 not
