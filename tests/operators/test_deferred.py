@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from dataclasses import replace
@@ -86,8 +85,7 @@ def test_a_tile_that_is_taken_before_it_is_there(monkeypatch: pytest.MonkeyPatch
 
     def spoilt(*args: Any, **more: Any) -> KernelSource:
         source = emit(*args, **more)
-        text = wrong(source.text) if source.name == "gemm_rs" else source.text
-        return replace(source, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
+        return replace(source, text=wrong(source.text)) if source.name == "gemm_rs" else source
 
     monkeypatch.setattr(sys.modules[Operator.__module__], "emit", spoilt)
     operator = gemm_rs.schedule(dict(OPERATORS["copy engine"].schedules.entries))

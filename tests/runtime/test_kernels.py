@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import triton
@@ -29,7 +30,7 @@ import triton.language as tl
 @triton.jit
 def add_one(data, COUNT: tl.constexpr):
     lanes = tl.arange(0, COUNT)
-    tl.store(data + lanes, tl.load(data + lanes) + 1)
+    tl.store(data + lanes, tl.kernels.load(data + lanes) + 1)
 '''
 
 LOAD_WHEN_TOLD = """
@@ -37,11 +38,11 @@ import sys, time
 from pathlib import Path
 from tilelink.ir.kernel import KernelSource
 from tilelink.runtime import kernels
-text, digest, go = Path(sys.argv[1]).read_text(), *sys.argv[2:]
+text, go = Path(sys.argv[1]).read_text(), sys.argv[2]
 print("ready", flush=True)
 while not Path(go).exists():
     time.sleep(0.001)
-module = kernels.load(KernelSource("many", text, digest, (), ()))
+module = kernels.load(KernelSource("many", text, (), ()))
 print(module.value, module.__file__)
 """
 
@@ -53,167 +54,165 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def digest() -> str:
+def plain() -> KernelSource:
     """A fresh one, since modules stay loaded."""
-    return uuid.uuid4().hex
+    return fresh("plain", "value = 1\n")
 
 
-def load(text: str, digest: str, name: str) -> ModuleType:
-    return kernels.load(KernelSource(name, text, digest, (), ()))
+def fresh(name: str, text: str) -> KernelSource:
+    return KernelSource(name, f"{text}# {uuid.uuid4()}\n", (), ())
 
 
-def test_kernels_are_found_by_name_with_their_source(cache: Path, digest: str) -> None:
-    module = load(TEXT, digest, "adder")
+def test_kernels_are_found_by_name_with_their_source(cache: Path) -> None:
+    adder = fresh("adder", TEXT)
+    module = kernels.load(adder)
     assert isinstance(module.add_one, triton.JITFunction)
     assert module.add_one.arg_names == ["data", "COUNT"]
     assert inspect.getsource(module.add_one.fn).startswith("@triton.jit\ndef add_one(")
-    assert module.__file__ == str(cache / f"adder_{digest}.py")
-    assert (cache / f"adder_{digest}.py").read_text() == TEXT
+    assert module.__file__ == str(cache / f"adder_{adder.digest}.py")
+    assert (cache / f"adder_{adder.digest}.py").read_text() == adder.text
 
 
-def test_one_text_is_one_module(digest: str) -> None:
-    assert load(TEXT, digest, "adder") is load(TEXT, digest, "adder")
-    assert load(TEXT, digest, "other") is not load(TEXT, digest, "adder")
+def test_one_text_is_one_module() -> None:
+    adder = fresh("adder", TEXT)
+    assert kernels.load(adder) is kernels.load(replace(adder))
+    assert kernels.load(replace(adder, name="other")) is not kernels.load(adder)
+    assert kernels.load(replace(adder, text=f"{adder.text}# another\n")) is not kernels.load(adder)
 
 
-def test_the_cache_is_closed_to_others(cache: Path, digest: str) -> None:
+def test_the_cache_is_closed_to_others(cache: Path, plain: KernelSource) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o755)
-    module = load("value = 1\n", digest, "plain")
+    module = kernels.load(plain)
     assert cache.stat().st_mode & 0o777 == 0o700
     assert Path(str(module.__file__)).stat().st_mode & 0o777 == 0o600
     assert not list(cache.rglob("*.pyc"))
 
 
-def test_a_lost_file_is_written_again(digest: str) -> None:
-    path = Path(str(load("value = 1\n", digest, "plain").__file__))
+def test_a_lost_file_is_written_again(plain: KernelSource) -> None:
+    path = Path(str(kernels.load(plain).__file__))
     path.unlink()
-    forget(f"tilelink_emitted_plain_{digest}")
-    assert load("value = 1\n", digest, "plain").value == 1
-    assert path.read_text() == "value = 1\n"
+    forget(f"tilelink_emitted_plain_{plain.digest}")
+    assert kernels.load(plain).value == 1
+    assert path.read_text() == plain.text
 
 
-def test_a_changed_file_is_refused(cache: Path, digest: str) -> None:
-    path = Path(str(load("value = 1\n", digest, "plain").__file__))
+def test_a_changed_file_is_refused(cache: Path, plain: KernelSource) -> None:
+    path = Path(str(kernels.load(plain).__file__))
     path.write_text("value = 666\n")
-    forget(f"tilelink_emitted_plain_{digest}")
+    forget(f"tilelink_emitted_plain_{plain.digest}")
     with pytest.raises(TilelinkError) as caught:
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
     assert str(caught.value) == (
         f"TL407: {path}, a file of the cache, has another text than the one that its name stands for\n"
         "  why: files there are written as a whole, for this user alone, and then left as they are: somebody else was here\n"
         "  do:  look at it, then remove it: it is made again"
     )
-    assert f"tilelink_emitted_plain_{digest}" not in sys.modules
+    assert f"tilelink_emitted_plain_{plain.digest}" not in sys.modules
 
 
-def test_a_link_is_refused_not_followed(cache: Path, digest: str, tmp_path: Path) -> None:
+def test_a_link_is_refused_not_followed(cache: Path, plain: KernelSource, tmp_path: Path) -> None:
     cache.mkdir(parents=True, mode=0o700)
     elsewhere = tmp_path / "elsewhere.py"
     elsewhere.write_text("value = 1\n")
-    (cache / f"plain_{digest}.py").symlink_to(elsewhere)
+    (cache / f"plain_{plain.digest}.py").symlink_to(elsewhere)
     with pytest.raises(TilelinkError, match=r"TL407.* is a link"):
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
 
 
-def test_a_pipe_is_refused_not_waited_for(cache: Path, digest: str) -> None:
+def test_a_pipe_is_refused_not_waited_for(cache: Path, plain: KernelSource) -> None:
     cache.mkdir(parents=True, mode=0o700)
-    os.mkfifo(cache / f"plain_{digest}.py", 0o600)
+    os.mkfifo(cache / f"plain_{plain.digest}.py", 0o600)
     with pytest.raises(TilelinkError, match=r"TL407.* is not a file of this user"):
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
 
 
-def test_a_file_of_another_user_is_refused(cache: Path, digest: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    load("value = 1\n", digest, "plain")
-    forget(f"tilelink_emitted_plain_{digest}")
+def test_a_file_of_another_user_is_refused(cache: Path, plain: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.load(plain)
+    forget(f"tilelink_emitted_plain_{plain.digest}")
     fstat = os.fstat
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", lambda fd: SimpleNamespace(st_mode=fstat(fd).st_mode, st_uid=os.getuid() + 1))
         with pytest.raises(TilelinkError, match=r"TL407.* is not a file of this user"):
-            load("value = 1\n", digest, "plain")
+            kernels.load(plain)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
-def test_a_cache_that_others_can_write_is_refused(cache: Path, digest: str, mode: int) -> None:
+def test_a_cache_that_others_can_write_is_refused(cache: Path, plain: KernelSource, mode: int) -> None:
     cache.mkdir(parents=True)
     cache.chmod(mode)
-    (cache / f"plain_{digest}.py").write_text("value = 1\n")
+    (cache / f"plain_{plain.digest}.py").write_text("value = 1\n")
     with pytest.raises(TilelinkError, match=r"TL402.* can be written by other users"):
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
     assert cache.stat().st_mode & 0o7777 == mode
 
 
-def test_a_cache_in_a_directory_of_everybody_is_refused(cache: Path, digest: str) -> None:
+def test_a_cache_in_a_directory_of_everybody_is_refused(cache: Path, plain: KernelSource) -> None:
     cache.parent.mkdir()
     cache.parent.chmod(0o777)
     with pytest.raises(TilelinkError, match=r"TL402.* can be written by every user"):
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
     cache.parent.chmod(0o1777)  # as /tmp: nobody can take away what is another's
-    assert load("value = 1\n", digest, "plain").value == 1
+    assert kernels.load(plain).value == 1
 
 
-def test_stale_bytecode_is_not_run(cache: Path, digest: str) -> None:
-    path = Path(str(load("value = 1\n", digest, "plain").__file__))
-    forget(f"tilelink_emitted_plain_{digest}")
+def test_stale_bytecode_is_not_run(cache: Path, plain: KernelSource) -> None:
+    path = Path(str(kernels.load(plain).__file__))
+    forget(f"tilelink_emitted_plain_{plain.digest}")
     path.write_text("value = 2\n")
     subprocess.run([sys.executable, "-m", "py_compile", str(path)], check=True)
-    path.write_text("value = 1\n")
+    path.write_text(plain.text)
     os.utime(path, (0, 0))
-    assert load("value = 1\n", digest, "plain").value == 1
+    assert kernels.load(plain).value == 1
 
 
-def test_one_digest_is_one_text(digest: str) -> None:
-    load("value = 1\n", digest, "plain")
-    with pytest.raises(TilelinkError, match="TL404"):
-        load("value = 2\n", digest, "plain")
-
-
-def test_a_module_that_fails_is_not_kept(digest: str) -> None:
+def test_a_module_that_fails_is_not_kept() -> None:
+    failing = fresh("plain", "value = 1 / 0\n")
     with pytest.raises(ZeroDivisionError):
-        load("value = 1 / 0\n", digest, "plain")
-    assert f"tilelink_emitted_plain_{digest}" not in sys.modules
+        kernels.load(failing)
+    assert f"tilelink_emitted_plain_{failing.digest}" not in sys.modules
 
 
-@table("name, digest", [("../up", "ab"), ("plain", "../ab"), ("plain", ""), ("", "ab")])
-def test_names_stay_in_the_cache(name: str, digest: str) -> None:
+@table("name", ["../up", ""])
+def test_names_stay_in_the_cache(name: str, plain: KernelSource) -> None:
     with pytest.raises(TilelinkError, match="TL401"):
-        load("value = 1\n", digest, name)
+        kernels.load(replace(plain, name=name))
 
 
-def test_a_cache_of_another_user_is_refused(cache: Path, digest: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_of_another_user_is_refused(cache: Path, plain: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.mkdir(parents=True)
     user = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
     with pytest.raises(TilelinkError, match="TL402"):
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
 
 
-def test_a_cache_that_is_a_link_is_refused(cache: Path, digest: str, tmp_path: Path) -> None:
+def test_a_cache_that_is_a_link_is_refused(cache: Path, plain: KernelSource, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     cache.parent.mkdir()
     cache.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TilelinkError, match="TL402"):
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
 
 
-def test_a_cache_that_cannot_be_written(cache: Path, digest: str) -> None:
+def test_a_cache_that_cannot_be_written(cache: Path, plain: KernelSource) -> None:
     cache.parent.write_text("a file where the directory should be")
     with pytest.raises(TilelinkError, match="TL403") as caught:
-        load("value = 1\n", digest, "plain")
+        kernels.load(plain)
     assert "TILELINK_CACHE" in str(caught.value)
 
 
-def test_four_processes_load_at_once(cache: Path, digest: str, tmp_path: Path) -> None:
+def test_four_processes_load_at_once(cache: Path, tmp_path: Path) -> None:
     filler = "".join(f"# line {line}\n" for line in range(20_000))
     text, emitted, go = f"{filler}value = 42\n", tmp_path / "emitted.txt", tmp_path / "go"
     emitted.write_text(text)
-    arguments = [sys.executable, "-c", LOAD_WHEN_TOLD, str(emitted), digest, str(go)]
+    arguments = [sys.executable, "-c", LOAD_WHEN_TOLD, str(emitted), str(go)]
     processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     go.touch()
-    path = cache / f"many_{digest}.py"
+    path = cache / f"many_{KernelSource('many', text, (), ()).digest}.py"
     for process in processes:
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0
@@ -222,12 +221,12 @@ def test_four_processes_load_at_once(cache: Path, digest: str, tmp_path: Path) -
     assert {entry.suffix for entry in cache.iterdir()} <= {".py", ".lock"}
 
 
-def test_a_held_lock_does_not_stop_readers(cache: Path, digest: str) -> None:
-    load("value = 1\n", digest, "plain")
-    forget(f"tilelink_emitted_plain_{digest}")
-    with FileLock(cache / f"plain_{digest}.lock"):
+def test_a_held_lock_does_not_stop_readers(cache: Path, plain: KernelSource) -> None:
+    kernels.load(plain)
+    forget(f"tilelink_emitted_plain_{plain.digest}")
+    with FileLock(cache / f"plain_{plain.digest}.lock"):
         begin = time.monotonic()
-        assert load("value = 1\n", digest, "plain").value == 1
+        assert kernels.load(plain).value == 1
     assert time.monotonic() - begin < 10
 
 

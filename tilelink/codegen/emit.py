@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +61,6 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
     return KernelSource(
         name=plan.wiring.name,
         text=text,
-        digest=hashlib.sha256(text.encode()).hexdigest()[:16],
         kernels=tuple(out.kernels),
         lines=lines,
         functions=tuple(functions.items()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,13 +150,17 @@ class KernelSource(Shown):
 
     name: str
     text: str
-    digest: str
     kernels: tuple[KernelDecl, ...]
     lines: tuple[tuple[int, Loc], ...]
     functions: tuple[tuple[str, str], ...] = ()
     traces: tuple[TraceLayout, ...] = ()
     sites: tuple[Site, ...] = ()
     advice: tuple[Advice, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Stands for the text in names of files and modules."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def kernel(self, name: str) -> KernelDecl:
         return next(k for k in self.kernels if k.name == name)

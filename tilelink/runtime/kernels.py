@@ -33,19 +33,19 @@ SOURCE = "__emitted__"
 
 def load(source: KernelSource) -> ModuleType:
     """The module of an emitted file, whose attributes are its kernels; its name and its digest are those of the file, too. Raises
-    TL401 not usable as a file name, TL402 others own or can write the cache, TL403 the cache cannot be written, TL404 two
-    texts have one digest, TL407 a file in the cache is not what was written there.
+    TL401 not usable as a file name, TL402 others own or can write the cache, TL403 the cache cannot be written, TL407 a file in
+    the cache is not what was written there.
 
     The same text gives the same module object again, so that what Triton has compiled is kept. Processes that load at the
     same time share one file.
     """
     name, digest = source.name, source.digest
-    if not name.isidentifier() or not (digest.isascii() and digest.isalnum()):
+    if not name.isidentifier():
         raise TilelinkError(
             "TL401",
-            f"an emitted file cannot be named after {name!r} and {digest!r}",
-            why="the two become a file name and a module name",
-            hint="pass an identifier and a digest of letters and digits",
+            f"an emitted file cannot be named after {name!r}",
+            why="it becomes a file name and a module name",
+            hint="pass an identifier",
         )
     with _loading:
         module_name = f"tilelink_emitted_{name}_{digest}"
@@ -60,13 +60,6 @@ def load(source: KernelSource) -> ModuleType:
             # The text, which the file holds too: neither a changed file nor stale bytecode can get in between.
             exec(compile(source.text, str(path), "exec", dont_inherit=True), vars(module))
             sys.modules[module_name] = module  # not before it has run to its end
-        elif getattr(module, SOURCE).text != source.text:
-            raise TilelinkError(
-                "TL404",
-                f"module {module_name} is already loaded from another text",
-                why="one digest stands for one text",
-                hint="report this: the digest must cover everything that the text depends on",
-            )
         setattr(module, SOURCE, source)
         return module
 
