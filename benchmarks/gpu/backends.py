@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.plan import MAIN
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime import environment, kernels
-from tilelink.runtime.backend import Call, Copy, Descriptor, View
+from tilelink.runtime.backend import Call, Copy, Descriptor, View, WaitDoorbell, Work
 from tilelink.runtime.nvshmem import NvshmemBackend, library
-from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend
+from tilelink.runtime.peer import Arena, GpuBackend, PeerBackend
 
 MIB = 1024 * 1024
 POLLS = 20_000_000
@@ -131,11 +132,16 @@ def word(arena: torch.Tensor, at: int) -> torch.Tensor:
     return view(arena, at, 1, torch.int64)
 
 
-def put(backend: GpuBackend, stream: int, target: torch.Tensor, source: torch.Tensor, pe: int) -> None:
-    """Copy to `target` in the instance of rank `pe`, on the stream with this number."""
-    to, start = (tuple((0, n) for n in t.shape) for t in (target, source))
+def action(backend: GpuBackend, stream: int, work: Work) -> Callable[[], None]:
+    """Enqueues work on the stream with this number."""
     call = Call({}, 0, backend, backend.main_stream())
-    backend.step(Copy(View(target, to, pe), View(source, start)), stream, call)(call)
+    return partial(backend.step(work, stream, call), call)
+
+
+def copying(target: torch.Tensor, source: torch.Tensor, pe: int | None = None) -> Copy:
+    """To `target` in the instance of rank `pe`."""
+    to, start = (tuple((0, n) for n in t.shape) for t in (target, source))
+    return Copy(View(target, to, pe), View(source, start))
 
 
 def sync(doorbell: torch.Tensor, what: str) -> None:
@@ -186,17 +192,16 @@ def check_doorbell(backend: GpuBackend, arena: Arena) -> str:
     source = view(arena.local, DATA, 2 * LANES, torch.int32)[:LANES]
     one, landing = word(arena.local, DOORBELL + 8), view(arena.local, DATA, 2 * LANES, torch.int32)[LANES:]
     target = view(arena.peers[to], DATA, 2 * LANES, torch.int32)[LANES:]
-    result, doorbell, side = backend.maker((LANES,), torch.int32)(), word(arena.local, DOORBELL), backend.side_stream(0)
+    result, doorbell, side = backend.maker((LANES,), torch.int32)(), word(arena.local, DOORBELL), backend.side_stream(1)
     one.fill_(1)
     for turn in range(1, 6):
         source.copy_(torch.arange(LANES, device=backend.device) * turn + backend.rank)
         landing.fill_(-1)
         backend.barrier()
         side.wait(backend.main_stream().record())
-        put(backend, 0, target, source, to)
-        put(backend, 0, word(arena.peers[to], DOORBELL), one, to)
-        side.wait_doorbell(doorbell)
-        side.copy(result, landing)
+        signal = copying(word(arena.peers[to], DOORBELL), one, to)
+        for work in (copying(target, source, to), signal, WaitDoorbell(doorbell), copying(result, landing)):
+            action(backend, 1, work)()
         backend.main_stream().wait(side.record())
         sync(doorbell, "doorbell")
         equal(result, torch.arange(LANES, device=backend.device) * turn + before, f"data of rank {before}")
@@ -214,7 +219,7 @@ def check_strided(backend: GpuBackend, arena: Arena) -> str:
     stage = view(arena.local, MIB, 2 * shape[0] * shape[1], torch.int16).view(shape[0], 2 * shape[1])
     stage.copy_(torch.arange(stage.numel(), device=backend.device).view(stage.shape) + backend.rank)
     backend.barrier()
-    put(backend, MAIN, target[:, 32 : 32 + shape[1]], stage[:, : shape[1]], to)
+    action(backend, MAIN, copying(target[:, 32 : 32 + shape[1]], stage[:, : shape[1]], to))()
     backend.barrier()
     wanted = torch.full((shape[0], pitch), -1, dtype=torch.int16, device=backend.device)
     wanted[:, 32 : 32 + shape[1]] = (stage - backend.rank + before)[:, : shape[1]]
@@ -234,12 +239,12 @@ def check_graph(backend: GpuBackend, arena: Arena) -> str:
 
     def step() -> None:
         expect(backend.capturing(), "capturing() does not notice the capture")
-        main, side = backend.main_stream(), backend.side_stream(0)
+        main, side = backend.main_stream(), backend.side_stream(1)
         side.wait(main.record())
-        side.copy(view(arena.peers[to], MIB, LANES, torch.int32), source)
-        side.copy(word(arena.peers[to], DOORBELL), one)
-        side.wait_doorbell(doorbell)
-        side.copy(result, landing)
+        data = copying(view(arena.peers[to], MIB, LANES, torch.int32), source, to)
+        signal = copying(word(arena.peers[to], DOORBELL), one, to)
+        for work in (data, signal, WaitDoorbell(doorbell), copying(result, landing)):
+            action(backend, 1, work)()
         main.wait(side.record())
         main.launch(double, 1, {"data": result, "COUNT": LANES}, KernelOptions(4, 1))
 
@@ -296,11 +301,11 @@ def check_launch_cost(backend: GpuBackend, arena: Arena) -> str:
     stream, doorbell = backend.main_stream(), word(arena.local, DOORBELL)
     data, other = backend.zeros(LANES, torch.int32), backend.zeros(LANES, torch.int32)
     launch = host_micros(lambda: stream.launch(double, 1, {"data": data, "COUNT": LANES}, KernelOptions(4, 1)))
-    copy = host_micros(lambda: stream.copy(data, other))
+    copy, wait = host_micros(action(backend, MAIN, copying(data, other))), action(backend, MAIN, WaitDoorbell(doorbell))
 
     def ring() -> None:
         doorbell.fill_(1)
-        stream.wait_doorbell(doorbell)
+        wait()
 
     fill = host_micros(lambda: doorbell.fill_(0))
     return f"launch {launch:.1f} µs, copy {copy:.1f} µs, doorbell {host_micros(ring) - fill:.1f} µs"
@@ -323,7 +328,7 @@ def check_bandwidth(backend: GpuBackend, arena: Arena) -> str:
     for mib in (1, 8, 64):
         source = backend.maker((mib * MIB,), torch.uint8)().random_()
         target = arena.peers[(backend.rank + 1) % backend.ranks][MIB : MIB + mib * MIB]
-        rate = min(backend.agree(push_rate(backend, backend.side_stream(1), target, source)))
+        rate = min(backend.agree(push_rate(backend, target, source)))
         found.append(f"{mib} MiB {rate:.0f}")
         backend.barrier()
         got = arena.local[MIB : MIB + mib * MIB]
@@ -333,13 +338,13 @@ def check_bandwidth(backend: GpuBackend, arena: Arena) -> str:
     return "GB/s: " + ", ".join(found)
 
 
-def push_rate(backend: GpuBackend, stream: CudaStream, target: torch.Tensor, source: torch.Tensor) -> float:
-    times = []
+def push_rate(backend: GpuBackend, target: torch.Tensor, source: torch.Tensor) -> float:
+    times, stream, push = [], backend.side_stream(1), action(backend, 1, copying(target, source))
     for _ in range(12):
         backend.barrier()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record(stream.stream)
-        stream.copy(target, source)
+        push()
         end.record(stream.stream)
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))

@@ -19,6 +19,7 @@ from tilelink.runtime.kernels import load
 from tilelink.runtime.launching import simulated
 from tilelink.runtime.memory import DTYPES, extents, regions
 from tilelink.runtime.session import require
+from tilelink.runtime.simulated import SimulatedBackend
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.scheduler import Turns
 
@@ -122,6 +123,7 @@ def _arguments(mapping: Mapping, call: int, rank: int, idle: int | None) -> list
 def _rank(mapping: Mapping, loaded: list[Loaded], adversary: Adversary) -> list[torch.Tensor]:
     session = require()
     backend, mine = session.backend, loaded[session.backend.rank]
+    assert isinstance(backend, SimulatedBackend)
     plan = mine.plan
     workspace = session.workspace("mutant", regions(plan))
     tensors_of = {f"{b.tensor}/{k}" for b in plan.buffers for k in range(b.slots)}

@@ -23,6 +23,7 @@ from tilelink.runtime.backend import Descriptor, Stream
 from tilelink.runtime.memory import Arenas
 from tilelink.runtime.nvshmem import NvshmemBackend, library
 from tilelink.runtime.peer import Arena, CudaStream, GpuBackend, PeerBackend, driver, reach
+from tilelink.runtime.peer.steps import settled
 from tilelink.runtime.peer.streams import Launcher
 
 CPU = torch.device("cpu")
@@ -172,18 +173,12 @@ def test_tensors_without_a_descriptor(tensor: torch.Tensor) -> None:
         stream(Launcher(CPU)).launch(Kernel(), 1, arguments, KernelOptions(4, 1))
 
 
-def test_copies_and_doorbells_want_gpus() -> None:
-    with pytest.raises(TilelinkError, match="TL427"):
-        stream().copy(torch.zeros(1), torch.zeros(1))
-    with pytest.raises(TilelinkError, match=r"TL428: torch.int64 of shape"):
-        stream().wait_doorbell(torch.zeros(1, dtype=torch.int64))
-
-
 def test_no_doorbells_on_hip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.0")
     driver.library.cache_clear()
+    call = W.Call({}, 0, NvshmemBackend.__new__(NvshmemBackend), stream())
     with pytest.raises(TilelinkError, match=r"TL420: .* HIP"):
-        driver.operate(driver.doorbell_operations(0, 1), 0)
+        settled(W.WaitDoorbell(torch.zeros(1, dtype=torch.int64)), W.MAIN, Launcher(CPU), call)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

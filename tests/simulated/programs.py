@@ -116,7 +116,7 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
                 compute.launch(emitted_push_gemm.credit_gate, 1, gate, KernelOptions(1, 1))
                 copies.wait_doorbell(doorbell)
             for step in range(R):
-                peer = arena.peer((me + step) % R)
+                peer = arena.peers[(me + step) % R]
                 rows = peer[first : first + m * k * dtype.itemsize].view(dtype).view(m, k)
                 begin = me * -(-m // R)
                 copies.copy(rows[begin : begin + len(mine)], mine)

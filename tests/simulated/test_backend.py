@@ -30,9 +30,9 @@ def test_it_is_a_backend() -> None:
 def test_the_context_holds_the_bases() -> None:
     def main(backend: SimulatedBackend) -> list[int]:
         arena = backend.arena(32)
-        bases = [arena.peer(pe).data_ptr() for pe in range(backend.ranks)]
+        bases = [arena.peers[pe].data_ptr() for pe in range(backend.ranks)]
         assert arena.context.tolist() == [backend.rank, 3, *bases, 0, 1, 2]
-        assert arena.peer(backend.rank).data_ptr() == arena.local.data_ptr()
+        assert arena.peers[backend.rank].data_ptr() == arena.local.data_ptr()
         return bases
 
     bases = simulate(main, 3)

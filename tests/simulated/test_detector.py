@@ -47,7 +47,7 @@ def to_a_peer(backend: SimulatedBackend, *, meet: bool) -> None:
     """Every rank copies into its neighbour's memory, which the neighbour copies on."""
     arena = backend.arena(256)
     own = backend.zeros(256, torch.uint8)
-    backend.main_stream().copy(arena.peer((backend.rank + 1) % backend.ranks), own)
+    backend.main_stream().copy(arena.peers[(backend.rank + 1) % backend.ranks], own)
     if meet:
         backend.barrier()
     backend.main_stream().copy(own, arena.local)

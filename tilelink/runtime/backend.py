@@ -82,20 +82,15 @@ Library: TypeAlias = Callable[..., object]
 
 
 class Stream(Protocol):
-    """Work in order. Everything here is asynchronous to the host and legal under CUDA-graph capture."""
+    """Work in order: what all backends do alike. Everything here is asynchronous to the host and legal under CUDA-graph
+    capture."""
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` kernel; `args` by parameter name."""
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy bytes by a copy engine; either side may be a peer's memory. Same shape and dtype, rows contiguous."""
-
     def apply(self, function: Library, inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> None:
         """`function(*inputs, out=output)` with this stream as torch's current one, without gradients; no `out` where there is no
         output."""
-
-    def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
-        """Block the stream until the one-element int64 `doorbell` is `times`, then set it back to 0."""
 
     def record(self) -> Any:
         """A point in the stream, for `wait`."""
@@ -194,7 +189,7 @@ class Backend(ABC):
         """Collective: symmetric memory, zeroed on every rank before any rank returns. Every rank asks for the same number of
         bytes in the same order; `wrong`: why this rank cannot go on with it, and so none does. Raises TL436, they ask for
         different sizes, or for none; TL471, something is wrong on some rank; and what the backend's memory does."""
-        asked = self._sizes(wrong or nbytes)
+        asked: list[int | str] = self.agree(wrong or nbytes)
         for rank, said in enumerate(asked):
             if isinstance(said, str):
                 raise reported(rank, said)
@@ -208,9 +203,6 @@ class Backend(ABC):
         arena = self._allocate(nbytes)
         self.arenas.add(arena)
         return arena
-
-    def _sizes(self, asked: int | str) -> list[int | str]:
-        return self.agree(asked)
 
     @abstractmethod
     def _allocate(self, nbytes: int) -> Arena:
@@ -366,9 +358,6 @@ class Copy:
     target: View
     source: View
 
-    def enqueue(self, stream: Stream, call: Call) -> None:
-        stream.copy(*ends_of(self, call))
-
 
 @dataclass(frozen=True, slots=True)
 class WaitDoorbell:
@@ -376,9 +365,6 @@ class WaitDoorbell:
 
     doorbell: torch.Tensor
     times: int = 1
-
-    def enqueue(self, stream: Stream, call: Call) -> None:
-        stream.wait_doorbell(self.doorbell, self.times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +458,6 @@ def stream_of(number: int, call: Call) -> Stream:
     return call.main if number == MAIN else call.backend.side_stream(number)
 
 
-def plain_step(work: Work, number: int, backend: Backend) -> Step:
+def plain_step(work: Launch | Follow | Apply, number: int) -> Step:
     """A step that asks stream `number` anew in every call."""
-    return lambda call: work.enqueue(call.main if number == MAIN else backend.side_stream(number), call)
+    return lambda call: work.enqueue(stream_of(number, call), call)

@@ -91,11 +91,6 @@ class NvshmemBackend(GpuBackend):
         room = self.topology.device.shared_bytes
         self.launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare, room)
 
-    def close(self) -> None:
-        """Collective: end NVSHMEM, after all arenas have been freed; the last thing a process does with it."""
-        self.barrier()
-        library.stop()
-
     def step(self, work: Work, stream: int, first: Call) -> Step:
         """As on all GPUs, but for copies across the network, which are NVSHMEM's."""
         if isinstance(work, Copy):

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import _SymmetricMemory
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
-from tilelink.runtime.backend import Call, Launch, Step, Work, plain_step
+from tilelink.runtime.backend import Call, Step, Work
 from tilelink.runtime.memory import Arena
 from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer.clocks import Stopwatch
@@ -172,8 +172,6 @@ class GpuBackend(ProcessBackend):
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
         """Work of a stream with its kernel loaded, its arguments laid out and its addresses known where they stay."""
-        if torch.version.hip and not isinstance(work, Launch):
-            return plain_step(work, stream, self)
         return settled(work, stream, self.launcher, first)
 
     def capturing(self) -> bool:

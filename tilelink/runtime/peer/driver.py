@@ -105,14 +105,9 @@ def copy_rows(
 
 
 def doorbell_operations(address: int, times: int) -> Any:
-    """For `operate`: block until the int32 at `address` is at least `times`, then write 0 there."""
+    """For cuStreamBatchMemOp: block until the int32 at `address` is at least `times`, then write 0 there."""
     wait, write = (MemoryOperation(kind, address, value, 0, 0, 0) for kind, value in ((_WAIT, times), (_WRITE, 0)))
     return (MemoryOperation * 2)(wait, write)
-
-
-def operate(operations: Any, stream: int) -> None:
-    """Enqueue an array of memory operations, one after the other."""
-    check(library().cuStreamBatchMemOp_v2(stream, len(operations), operations, 0), "cuStreamBatchMemOp")
 
 
 def enter(device: int) -> None:

@@ -42,7 +42,7 @@ def handle_of(number: int, first: W.Call) -> Callable[[W.Call], int]:
 
 # --------------------------------------------------------------------------------------------------------------- launches
 def _launch(work: W.Launch, number: int, launcher: Launcher, first: W.Call) -> W.Step:
-    plain = W.plain_step(work, number, first.backend)
+    plain = W.plain_step(work, number)
     # A call with credits has parameters of its own, and so does one without.
     varies = any(isinstance(value, W.Credits) for value in work.args.values())
     made = [pack(work, launcher, replace(first, credits=c)) for c in ((0, 1) if varies else (0,))]
@@ -82,6 +82,14 @@ def hooked() -> bool:
 
 # ----------------------------------------------------------------------------------------------------------------- copies
 def _copy(work: W.Copy, number: int, first: W.Call) -> W.Step:
+    if torch.version.hip:
+
+        def copy_by_torch(call: W.Call) -> None:
+            target, source = W.ends_of(work, call)
+            with torch.cuda.stream(W.stream_of(number, call).stream):  # pyright: ignore[reportAttributeAccessIssue]
+                target.copy_(source, non_blocking=True)
+
+        return copy_by_torch
     ends = W.ends_of(work, first)
     parts, sides = pieces(*ends), (work.target, work.source)
     target, source = (_address(side, end, first) for side, end in zip(sides, ends, strict=True))
@@ -151,6 +159,9 @@ def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
 
 # --------------------------------------------------------------------------------------------------- doorbells and events
 def _wait_doorbell(work: W.WaitDoorbell, number: int, first: W.Call) -> W.Step:
+    """The stream looks at the low half only: a doorbell is rung less than 2**31 times. A stream that waits can hold up others
+    that share its hardware queue, so whatever rings the doorbell is enqueued first where both are known. Raises TL420 on
+    HIP."""
     operate = driver.library().cuStreamBatchMemOp_v2
     operations = driver.doorbell_operations(work.doorbell.data_ptr(), work.times)
     handle, count = handle_of(number, first), len(operations)
@@ -164,6 +175,8 @@ def _wait_doorbell(work: W.WaitDoorbell, number: int, first: W.Call) -> W.Step:
 
 
 def _follow(work: W.Follow, number: int, first: W.Call) -> W.Step:
+    if torch.version.hip:
+        return W.plain_step(work, number)
     event, library = driver.Event(), driver.library()
     record, wait, point = library.cuEventRecord, library.cuStreamWaitEvent, ctypes.c_void_p(event.handle)
     handle, other = handle_of(number, first), handle_of(work.other, first)

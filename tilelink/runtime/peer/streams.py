@@ -1,4 +1,4 @@
-"""CUDA streams as `runtime.backend.Stream`: launches, copy engines, doorbells, events."""
+"""CUDA streams as `runtime.backend.Stream`: launches, events; and what a copy engine is asked for."""
 
 from __future__ import annotations
 
@@ -165,23 +165,6 @@ class CudaStream:
         compiled, values = self._launcher.load(kernel, workers, args, options)
         compiled[(workers, 1, 1)](*values, stream=self.handle)
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy bytes by a copy engine; either side may be a peer's memory. Raises TL423 not of one shape and dtype, TL427 not
-        on a GPU."""
-        for tensor in (target, source):
-            if not tensor.is_cuda:
-                raise TilelinkError(
-                    "TL427",
-                    f"a tensor on {tensor.device} cannot be copied in this backend",
-                    why="copies go between the memories of GPUs",
-                    hint="move it to this rank's GPU first",
-                )
-        if torch.version.hip:
-            with torch.cuda.stream(self.stream):
-                target.copy_(source, non_blocking=True)
-            return
-        copy_pieces(pieces(target, source), target.data_ptr(), source.data_ptr(), self.handle)
-
     def apply(self, function: Library, inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> None:
         # `torch.cuda.stream` does the same, and takes its host 9 µs to find the device out.
         before = torch.cuda.current_stream(self.stream.device_index)
@@ -196,22 +179,6 @@ class CudaStream:
                     function(*inputs, out=output)
         finally:
             torch.cuda.set_stream(before)
-
-    def wait_doorbell(self, doorbell: torch.Tensor, times: int = 1) -> None:
-        """Block the stream until the one-element int64 `doorbell` is at least `times`, then set it back to 0.
-
-        The stream looks at the low half only: a doorbell is rung less than 2**31 times. A stream that waits can hold up
-        others that share its hardware queue, so enqueue whatever rings the doorbell first where both are known. Raises TL420
-        on HIP, TL428 `doorbell` is none.
-        """
-        if doorbell.dtype != torch.int64 or doorbell.numel() != 1 or not doorbell.is_cuda:
-            raise TilelinkError(
-                "TL428",
-                f"{doorbell.dtype} of shape {tuple(doorbell.shape)} on {doorbell.device} is no doorbell",
-                why="a doorbell is one int64 in the memory of this rank's GPU",
-                hint="pass one flag of the arena",
-            )
-        driver.operate(driver.doorbell_operations(doorbell.data_ptr(), times), self.handle)
 
     def capturing(self) -> bool:
         """Whether it is being captured into a CUDA graph."""

@@ -12,8 +12,9 @@ import torch
 
 from tilelink import cost
 from tilelink.errors import TilelinkError, with_article
+from tilelink.ir.plan import MAIN
 from tilelink.ir.topology import Device, Topology
-from tilelink.runtime.backend import Backend, Call, Step, Work, plain_step
+from tilelink.runtime.backend import Backend, Call, Copy, Step, WaitDoorbell, Work, ends_of, plain_step
 from tilelink.runtime.grid import suffix
 from tilelink.runtime.memory import Arena, Arenas
 from tilelink.runtime.refusals import no_such_group, not_in_group
@@ -121,9 +122,6 @@ class SimulatedBackend(Backend):
         return list(values)
 
     # ------------------------------------------------------------------------------------------------------------- memory
-    def _sizes(self, asked: int | str) -> list[int | str]:
-        return self._meet("arena", asked)
-
     def _allocate(self, nbytes: int) -> Arena:
         own = self.zeros(nbytes, torch.uint8)
         region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}")
@@ -170,7 +168,12 @@ class SimulatedBackend(Backend):
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
         del first  # nothing is settled: time on the host is free here
-        return plain_step(work, stream, self)
+        on = self.main_stream() if stream == MAIN else self.side_stream(stream)
+        if isinstance(work, Copy):
+            return lambda call: on.copy(*ends_of(work, call))
+        if isinstance(work, WaitDoorbell):
+            return lambda call: on.wait_doorbell(work.doorbell, work.times)
+        return plain_step(work, stream)
 
     # ---------------------------------------------------------------------------------------------------- the ranks' host
     def finish(self) -> None:
