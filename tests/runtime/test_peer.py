@@ -323,7 +323,7 @@ class Bindings:
 def test_copies_across_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between ranks that are PEs 1, 2 and 3 of four, of which the last is on another host than this one."""
     nvshmem, by_pointer = Bindings(), object()
-    monkeypatch.setattr(library, "bindings", lambda: nvshmem)
+    monkeypatch.setattr(library, "module", lambda name: nvshmem)
     monkeypatch.setattr(GpuBackend, "step", lambda *given: by_pointer)
     backend = NvshmemBackend.__new__(NvshmemBackend)
     backend.rank, backend.numbers, backend._reached = 1, (1, 2, 3), [(True, True, True, False)] * 4
@@ -350,7 +350,7 @@ def test_copies_across_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_kernels_that_use_nvshmem_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     nvshmem = Bindings()
-    monkeypatch.setattr(library, "bindings", lambda: nvshmem)
+    monkeypatch.setattr(library, "module", lambda name: nvshmem)
     library.prepare(Compiled(".visible .entry plain()"))
     assert nvshmem.calls == []
     library.prepare(Compiled(".global .align 8 .b8 nvshmemi_device_state_d[1]"))
@@ -359,6 +359,6 @@ def test_only_kernels_that_use_nvshmem_are_prepared(monkeypatch: pytest.MonkeyPa
 
 def test_nvshmem4py_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvshmem", None)
-    library.core.cache_clear()
+    library.module.cache_clear()
     with pytest.raises(TilelinkError, match=r"TL440: .*\n.*\n.*tilelink-triton\[nvshmem\]"):
-        library.core()
+        library.module("core")

@@ -144,7 +144,6 @@ class Prepared:
         backend = space.backend
         capturing = backend.capturing()
         if capturing:
-            space.captured = True
             space.replayed.add(self)
         call = self.ready(tensors, outs, capturing)
         if vigil.watchdog is not None and not space.calls:
@@ -181,7 +180,8 @@ class Prepared:
         for k, name in enumerate(self._results):
             out = outs[k] if k < len(outs) else None
             named[name] = self.fresh[k]() if out is None else out
-        call = Call(named, int(space.captured or not space.heard), space.backend, space.backend.main_stream(capturing))
+        credits = 1 if space.replayed or not space.heard else 0
+        call = Call(named, credits, space.backend, space.backend.main_stream(capturing))
         if not self.slots:
             slots = range(self.plan.schedule.slots)
             self.slots = tuple([prepare(self.loaded, space, slot, call, self._watch) for slot in slots])

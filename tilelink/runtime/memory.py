@@ -213,8 +213,8 @@ class Workspace:
     Attributes:
         calls: calls made since it was allocated; chooses the slot.
         heard: whether in the last call this rank heard from every rank, so that the next may drop its credits.
-        captured: whether a CUDA graph holds a call. A replay uses its slot without the host knowing: from then on every
-            call takes its credits.
+        replayed: what calls were made with that CUDA graphs hold. A replay reads its memory, and uses its slot without the
+            host knowing: once there is one, every call takes its credits.
         broken: what a call raised between its first step and its last: flags are no longer those of whole calls.
     """
 
@@ -225,11 +225,9 @@ class Workspace:
     offsets: dict[str, int]
     calls: int = 0
     heard: bool = False
-    captured: bool = False
+    replayed: set[object] = field(default_factory=set[object])
     closed: bool = False
     broken: str = ""
-    replayed: set[object] = field(default_factory=set[object])
-    """What captured calls were made with: their kernels read its memory in every replay."""
 
     @staticmethod
     def allocate(backend: Backend, wanted: tuple[Region, ...]) -> Workspace:

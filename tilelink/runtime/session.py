@@ -122,7 +122,7 @@ class Session:
         if known is not None and known.fits(wanted):
             return known
         mine = tuple((r.name, r.nbytes) for r in wanted if r.symmetric)
-        asked = self.vigil.agree("takes memory", (mine, known is not None and known.captured))
+        asked = self.vigil.agree("takes memory", (mine, known is not None and bool(known.replayed)))
         compare_memory([regions for regions, _ in asked])
         # Forgotten before it is freed: there may be no memory for a larger one.
         self.prepared[key].clear()

@@ -120,7 +120,7 @@ class NvshmemBackend(GpuBackend):
 
     def _of_all(self, nbytes: int) -> Arena:
         """Memory of all PEs. Collective. Raises TL444, NVSHMEM has no memory left."""
-        nvshmem = library.core()
+        nvshmem = library.module("core")
         try:
             local = nvshmem.tensor((nbytes,), dtype=torch.uint8, except_on_del=False)
         except (nvshmem.NvshmemError, nvshmem.NvshmemInvalid) as error:
@@ -138,8 +138,8 @@ class NvshmemBackend(GpuBackend):
         # get_peer_tensor of the own PE would count as a second user of the block, which free would then keep.
         if pe == self.rank:
             return local.data_ptr(), local
-        base: int = library.bindings().ptr(local.data_ptr(), pe) if self._by_pointer else 0
-        return base, library.core().get_peer_tensor(local, pe) if base else local
+        base: int = library.module("bindings").ptr(local.data_ptr(), pe) if self._by_pointer else 0
+        return base, library.module("core").get_peer_tensor(local, pe) if base else local
 
 
 def _across_network(work: Copy, to: int | None, start: int | None, handle: Callable[[Call], int]) -> Step:
@@ -155,7 +155,7 @@ def _across_network(work: Copy, to: int | None, start: int | None, handle: Calla
             why="a rank puts its own memory or gets into it",
             hint="copy on one of the two ranks",
         )
-    nvshmem = library.bindings()
+    nvshmem = library.module("bindings")
     pe, move = (to, nvshmem.putmem_on_stream) if start is None else (start, nvshmem.getmem_on_stream)
 
     def copy(call: Call) -> None:

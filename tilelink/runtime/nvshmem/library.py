@@ -95,15 +95,17 @@ DEVICE_STATE = "nvshmemi_device_state_d"
 
 
 @functools.cache
-def core() -> ModuleType:
-    """nvshmem4py's `nvshmem.core`. Raises TL440, not installed."""
-    return _module("nvshmem.core")
-
-
-@functools.cache
-def bindings() -> ModuleType:
-    """nvshmem4py's `nvshmem.bindings`: NVSHMEM's C functions without their prefix, on addresses. Raises TL440."""
-    return _module("nvshmem.bindings")
+def module(name: str) -> ModuleType:
+    """nvshmem4py's `core`, or `bindings`: NVSHMEM's C functions without their prefix, on addresses. Raises TL440, there is none."""
+    try:
+        return importlib.import_module(f"nvshmem.{name}")
+    except ImportError as error:
+        raise TilelinkError(
+            "TL440",
+            f"nvshmem4py cannot be imported: {error}",
+            why="the nvshmem backend allocates and starts through it",
+            hint="install tilelink-triton[nvshmem], or use TILELINK_BACKEND=peer on one host",
+        ) from error
 
 
 def device_bitcode(capability: int) -> Path:
@@ -136,7 +138,7 @@ def start(rank: int, ranks: int, device: torch.device, agree: Callable[[Any], li
         agree: gives every rank's value on every rank, by rank.
     """
     environment.disable_multicast()
-    nvshmem = core()
+    nvshmem = module("core")
     empty = nvshmem.get_unique_id(empty=True)  # loads the host library, which the status needs
     if _started(nvshmem):
         pe, pes = nvshmem.my_pe(), nvshmem.n_pes()
@@ -156,8 +158,8 @@ def start(rank: int, ranks: int, device: torch.device, agree: Callable[[Any], li
 
 def stop() -> None:
     """Collective: end NVSHMEM; it cannot be started again safely."""
-    if _started(core()):
-        core().finalize()
+    if _started(module("core")):
+        module("core").finalize()
 
 
 def prepare(compiled: Any) -> None:
@@ -165,7 +167,7 @@ def prepare(compiled: Any) -> None:
     NVSHMEM refuses the kernel."""
     if DEVICE_STATE not in compiled.asm["ptx"]:
         return
-    status = bindings().cumodule_init(compiled.module)
+    status = module("bindings").cumodule_init(compiled.module)
     if status:
         raise TilelinkError(
             "TL443",
@@ -178,15 +180,3 @@ def prepare(compiled: Any) -> None:
 def _started(nvshmem: ModuleType) -> bool:
     status = nvshmem.InitStatus
     return nvshmem.init_status() in (status.STATUS_IS_INITIALIZED, status.STATUS_LIMITED_MPG, status.STATUS_FULL_MPG)
-
-
-def _module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise TilelinkError(
-            "TL440",
-            f"nvshmem4py cannot be imported: {error}",
-            why="the nvshmem backend allocates and starts through it",
-            hint="install tilelink-triton[nvshmem], or use TILELINK_BACKEND=peer on one host",
-        ) from error

@@ -7,7 +7,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -71,7 +71,6 @@ class GpuBackend(ProcessBackend):
         # The handle of a device's current stream, if possible without a Python object around it; Triton asks so too.
         raw: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._current_handle: Callable[[int], int] = raw or (lambda at: torch.cuda.current_stream(at).cuda_stream)
-        self._stopwatch: Stopwatch | None = None
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -177,12 +176,15 @@ class GpuBackend(ProcessBackend):
     def capturing(self) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
+    @cached_property
+    def _stopwatch(self) -> Stopwatch:
+        return Stopwatch(self.device)
+
     def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         """As of every backend; raises TL460 if the call does not end."""
-        if self._stopwatch is None:
-            self._stopwatch = Stopwatch(self.device)
+        stopwatch = self._stopwatch
         self.barrier()
-        ms, self.late = self._stopwatch.time(call, host_us, self.group)
+        ms, self.late = stopwatch.time(call, host_us, self.group)
         return ms
 
     def read(self, stamps: Sequence[Any]) -> list[int]:
