@@ -96,7 +96,7 @@ DEVICE_STATE = "nvshmemi_device_state_d"
 
 @functools.cache
 def module(name: str) -> ModuleType:
-    """nvshmem4py's `core`, or `bindings`: NVSHMEM's C functions without their prefix, on addresses. Raises TL440, there is none."""
+    """nvshmem4py's `core`, or `bindings`: NVSHMEM's C functions without their prefix, on addresses. Raises TL440, not there."""
     try:
         return importlib.import_module(f"nvshmem.{name}")
     except ImportError as error:
