@@ -55,19 +55,13 @@ class Descriptor:
             tensor = tensor.unflatten(self.parts[0], (-1, self.parts[1]))
         return tensor if self.axes is None else tensor.permute(self.axes)
 
-    def described(self, tensor: torch.Tensor) -> TensorDescriptor:
-        """Triton's descriptor of it."""
-        seen = self.view(tensor)
-        return TensorDescriptor(seen, list(seen.shape), list(seen.stride()), list(self.block))
-
     def of_argument(self, name: str) -> TensorDescriptor:
         """Triton's descriptor, for argument `name`, of a tensor that is known. Raises TL426, there can be none."""
         assert isinstance(self.tensor, torch.Tensor)
+        # Without elements it has no address, and no tile. That memory is nobody's: to touch it is an error.
+        seen = self.view(self.tensor) if self.tensor.numel() else self.tensor.new_zeros(self.block)
         try:
-            if not self.tensor.numel():
-                # It has no address, and no tile. This memory is nobody's: to touch it is an error.
-                return Descriptor(self.tensor, self.block).described(self.tensor.new_zeros(self.block))
-            return self.described(self.tensor)
+            return TensorDescriptor(seen, list(seen.shape), list(seen.stride()), list(self.block))
         except (AssertionError, ValueError, TypeError) as error:
             raise TilelinkError(
                 "TL426",
@@ -450,7 +444,7 @@ def value_of(value: Value, call: Call) -> Any:
     if isinstance(value, ContextOf):
         return call.backend.arenas.holding(call.tensors[value.name]).along(value.line)
     if isinstance(value, Descriptor):
-        return replace(value, tensor=tensor_of(value.tensor, call))
+        return Descriptor(tensor_of(value.tensor, call), value.block, value.axes, value.parts)
     return call.tensors[value.name] if isinstance(value, Given) else value
 
 
@@ -460,4 +454,6 @@ def stream_of(number: int, call: Call) -> Stream:
 
 def plain_step(work: Launch | Follow | Apply, number: int) -> Step:
     """A step that asks stream `number` anew in every call."""
-    return lambda call: work.enqueue(stream_of(number, call), call)
+    if number == MAIN:
+        return lambda call: work.enqueue(call.main, call)
+    return lambda call: work.enqueue(call.backend.side_stream(number), call)

@@ -14,7 +14,7 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -69,7 +69,8 @@ class TensorMaps:
         if known is None:
             if len(self._known) == _MAPS_KEPT:
                 del self._known[next(iter(self._known))]
-            made = _encoder()(self.of.described(tensor), self.metadata)[0]
+            described = replace(self.of, tensor=tensor).of_argument("of a call")
+            made = _encoder()(described, self.metadata)[0]
             known = self._known[start] = made, _inside(made)
         return known[1]
 
