@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilelink.errors import Note
-from tilelink.ir.lowered import Buffer, Read, Write
-from tilelink.proof.cells import Boxes, Cells, depends
+from tilelink.ir.lowered import Buffer, Read, Write, formulas
+from tilelink.proof.cells import Boxes, Cells, depends, narrow
 from tilelink.proof.runs import Found, Moment, Runs
 from tilelink.proof.table import Array, Row, Table
 
@@ -40,8 +40,8 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
     if not writes and (buffer.space == "argument" or not (reads or result)):
         return
     memory, longest = memory_of(table, buffer)
-    boxes = {id(r): boxes_of(r) for r in rows}
-    cells = Cells.of((table.ranks, *longest), table.ranks, [memory, *boxes.values()])
+    boxes = {id(r): boxes_of(Runs.of(table, r)) for r in rows}
+    cells = Cells.of((table.ranks, *longest), [memory, *boxes.values()])
     if 0 in cells.shape:
         return
     said = _Said(table, buffer, cells, boxes, writes)
@@ -96,21 +96,20 @@ def _idle(table: Table, row: Row) -> bool:
     return len(np.unique(np.nonzero(np.broadcast_to(found, (table.ranks, *found.shape[1:])))[0])) < table.ranks
 
 
-def boxes_of(runs: Row | Runs) -> Boxes:
+def boxes_of(runs: Runs) -> Boxes:
     """The elements that a read or write touches: the rank whose memory it is, then along each of its axes."""
-    op = runs.op if isinstance(runs, Row) else runs.row.op
+    op = runs.row.op
     assert isinstance(op, Read | Write)
     rank = runs(op.rank)
-    return Boxes(((rank, rank + 1), *((runs(lo), runs(hi)) for lo, hi in op.box)), runs.taken)
+    return Boxes(((rank, rank + 1), *((runs(lo), runs(hi)) for lo, hi in op.box)), runs.taken, runs.shape)
 
 
 def memory_of(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:
     """All elements that there are, on every rank; and the most along each axis."""
     extents = [table.each(e) for e in buffer.extents]
     ranks = np.arange(table.ranks)
-    places = [(ranks, ranks + 1), *((np.zeros_like(e), e) for e in extents)]
-    found = Boxes(tuple((lo.reshape(-1, 1), hi.reshape(-1, 1)) for lo, hi in places), ())
-    return found, tuple(int(e.max(initial=0)) for e in extents)
+    places = [(ranks, ranks + 1), *((np.zeros(1, dtype=np.int64), narrow(e)) for e in extents)]
+    return Boxes(tuple(places), (), (table.ranks,)), tuple(int(e.max(initial=0)) for e in extents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class _Said:
     def _repeated(self, w: Row) -> Found | None:
         """A store whose index leaves out what it is repeated for: an axis of the tiles, or a loop."""
         assert isinstance(w.op, Write)
-        k = min(depends(*w.taken) - depends(*(x for place in self.boxes[id(w)].places for x in place)), default=None)
+        k = min(depends(*w.taken) - depends(*map(w, formulas(w.op))), default=None)
         if k is None:
             return None
         times = max(x.shape[k] for x in w.taken)

@@ -22,7 +22,7 @@ import numpy as np
 
 from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.proof.cells import MOST, Boxes, Cells, TooMany, deeper, depends, entry, joined, within
+from tilelink.proof.cells import Boxes, Cells, Factor, deeper, entry
 from tilelink.proof.coverage import accesses, boxes_of, memory_of
 from tilelink.proof.runs import (
     Beside,
@@ -33,7 +33,6 @@ from tilelink.proof.runs import (
     own_axes,
     possible,
     projected,
-    together,
     unsettled,
     witness,
 )
@@ -191,93 +190,28 @@ def signals_behind(table: Table, row: Row) -> list[Row]:
 
 # ------------------------------------------------------------------------------------ which executions meet one another
 @dataclass(frozen=True, slots=True)
-class _Factor:
-    """Places of a box and the axes on which they depend. `table`: (cells…) the index along the axes taken as one, -1: none;
-    None: more than one execution touches a cell."""
-
-    places: tuple[int, ...]
-    axes: tuple[int, ...]
-    taken: tuple[Array, ...]
-    table: Array | None
-
-
-@dataclass(frozen=True, slots=True)
 class Writes:
-    """The executions of a write, told apart along the axes of its table that matter: of its box, and of its signals."""
+    """The executions of a write, told apart along the axes of its table that matter: of its box, and of its signals. `factors`:
+    each with a table, by cell the number of the execution, -1: none; None: more than one touches a cell."""
 
     runs: Runs
     axes: set[int]
     boxes: Boxes
     cells: Cells
-    factors: tuple[_Factor, ...]
+    factors: tuple[tuple[Factor, Array | None], ...]
 
     @staticmethod
     def of(table: Table, row: Row, extents: tuple[int, ...]) -> Writes:
         runs, axes = Runs.of(table, row), _told_apart(table, row, signals_behind(table, row))
         boxes = boxes_of(runs)
-        cells = Cells.of(extents, table.ranks, [boxes])
-        return Writes(runs, axes, boxes, cells, tuple(_factors(runs, axes, boxes, cells)))
+        cells = Cells.of(extents, [boxes])
+        return Writes(runs, axes, boxes, cells, tuple((f, _by_cell(f, cells)) for f in cells.factors(boxes, axes)))
 
 
-def _factors(runs: Runs, axes: set[int], boxes: Boxes, cells: Cells) -> Iterator[_Factor]:
-    several = {k for k in axes if runs.shape[k] != 1}
-    on = [depends(*place) for place in boxes.places]
-    groups = joined([tuple(s) for s in (*on, *(depends(c) for c in boxes.taken), *({k} for k in several)) if s])
-    for group in (*groups, tuple[int, ...]()):
-        places = tuple(k for k, s in enumerate(on) if (s & {*group} if group else not s))
-        taken = tuple(c for c in boxes.taken if depends(c) & {*group})
-        yield _Factor(places, group, taken, _table(runs, boxes, cells, places, group, taken))
-
-
-def _table(
-    runs: Runs, boxes: Boxes, cells: Cells, places: tuple[int, ...], axes: tuple[int, ...], taken: tuple[Array, ...]
-) -> Array | None:
-    front, depth = len(runs.shape), len(runs.shape) + len(places)
-    lengths = [n if k in axes else 1 for k, n in enumerate(runs.shape)] + [1] * len(places)
-    if max(prod(lengths), prod(cells.shape[k] for k in places)) > MOST:
-        raise TooMany
-    number = np.arange(prod(lengths), dtype=np.int32).reshape(lengths)
-    where = [deeper(c, depth) for c in taken]
-    at: list[Array] = []
-    for j, k in enumerate(places):
-        lo, hi = (deeper(x, depth) for x in boxes.places[k])
-        cell, there = cells_of(cells, k, lo, hi, front + j)
-        at.append(cell)
-        where += there
-    at = at or [np.zeros((1,) * depth, dtype=np.int64)]
-    table = np.full(tuple(cells.shape[k] for k in places) or (1,), -1, dtype=np.int32)
-    shape = np.broadcast_shapes(number.shape, *(a.shape for a in (*at, *where)))
-    if where:
-        picked = np.nonzero(np.broadcast_to(together(np.logical_and, where), shape))
-        table[tuple(np.broadcast_to(a, shape)[picked] for a in at)] = np.broadcast_to(number, shape)[picked]
-        touched = len(picked[0])
-    else:
-        table[tuple(np.broadcast_to(a, shape) for a in at)] = np.broadcast_to(number, shape)
-        touched = prod(shape)
-    return table if np.count_nonzero(table >= 0) == touched else None
-
-
-def cells_of(cells: Cells, k: int, lo: Array, hi: Array, axis: int) -> tuple[Array, list[Array]]:
-    """The cells that boxes touch along a place, those of one box one after the other along an axis; and where there is one."""
-    lo, hi = (within(x, cells.extents[k]) for x in (lo, hi))
-    first = cells.cell_of(k, lo)
-    many = narrow(np.where(lo < hi, cells.cell_of(k, hi - 1) + 1 - first, 0))
-    first = narrow(first)
-    most, last = int(many.max(initial=0)), cells.shape[k] - 1
-    if most > 1:
-        step = along(most, axis, first.ndim)
-        return np.minimum(first + step, last), [step < many]
-    return np.minimum(first, last), [] if many.all() else [many > 0]
-
-
-def narrow(array: Array) -> Array:
-    """Without the axes along which it is the same everywhere."""
-    for k, n in enumerate(array.shape):
-        if n > 1:
-            one = array[(slice(None),) * k + (slice(0, 1),)]
-            if (array == one).all():
-                array = one
-    return array
+def _by_cell(factor: Factor, cells: Cells) -> Array | None:
+    found = np.full(prod(cells.shape[k] for k in factor.places), -1, dtype=np.int32)
+    found[factor.cells] = factor.numbers
+    return found if np.count_nonzero(found >= 0) == len(factor.cells) else None
 
 
 @dataclass(slots=True)
@@ -301,34 +235,30 @@ class Pairs:
         reads, axes = Runs.of(table, row), _told_apart(table, row, awaits_before(table, row))
         boxes, front = boxes_of(reads), len(reads.shape)
         behind = front + len(boxes.places)
-        free = [k for f in writes.factors if f.table is None for k in f.axes]
+        free = [k for f, by_cell in writes.factors if by_cell is None for k in f.axes]
         out = Pairs(writes, reads, axes, behind + len(free))
         for j, k in enumerate(free):
             out.at[k] = along(writes.runs.shape[k], behind + j, out.depth)
         out.met += [out.mine(c) for c in reads.taken]
         places = [(out.mine(lo), out.mine(hi)) for lo, hi in boxes.places]
-        for f in writes.factors:
-            if f.table is None:
+        for f, by_cell in writes.factors:
+            if by_cell is None:
                 out._any(f, places)
             else:
-                out._one(f, f.table, places, front)
+                out._one(f, by_cell, places, front)
         return out
 
-    def _any(self, factor: _Factor, places: Sequence[tuple[Array, Array]]) -> None:
+    def _any(self, factor: Factor, places: Sequence[tuple[Array, Array]]) -> None:
         for k in factor.places:
             (lo, hi), (begin, end) = places[k], (self.theirs(x) for x in self.writes.boxes.places[k])
             self.met.append(np.maximum(lo, begin) < np.minimum(hi, end))
         self.met += [self.theirs(c) for c in factor.taken]
 
-    def _one(self, factor: _Factor, table: Array, places: Sequence[tuple[Array, Array]], front: int) -> None:
-        at: list[Array] = []
-        for k in factor.places:
-            cell, there = cells_of(self.writes.cells, k, *places[k], front + k)
-            at.append(cell)
-            self.met += there
-        found = table[tuple(at)] if at else table.reshape((1,) * self.depth)
-        if (found < 0).any():
-            self.met.append(found >= 0)
+    def _one(self, factor: Factor, by_cell: Array, places: Sequence[tuple[Array, Array]], front: int) -> None:
+        axes = [front + k for k in factor.places]
+        cells, there = self.writes.cells.among(factor.places, [places[k] for k in factor.places], axes)
+        found = by_cell[deeper(cells, self.depth)]
+        self.met += [*there, found >= 0] if (found < 0).any() else there
         for k in reversed(factor.axes):
             if (n := self.writes.runs.shape[k]) != 1:
                 self.at[k], found = found % n, found // n
