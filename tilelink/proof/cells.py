@@ -7,7 +7,7 @@ axes of the turns are counted apart from one another, and those that all ranks t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any, TypeAlias
@@ -18,9 +18,6 @@ Array: TypeAlias = Any
 
 MOST = 60_000_000
 """Boxes, or cells, that may be looked at one by one."""
-
-DENSE = 1 << 22
-"""Positions along an axis for which a table is quicker than sorting."""
 
 
 class TooMany(Exception):
@@ -49,35 +46,24 @@ class Factor:
     numbers: Array
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Cells:
     """The elements of a tensor as far as boxes tell them apart; `extents`: how many there are along each place."""
 
     extents: tuple[int, ...]
-    edges: list[Array] = field(default_factory=list[Array])
-    numbers: list[Array | None] = field(default_factory=list[Any])
-    """The cell that begins at each edge, by position; none of an axis too long for it."""
+    edges: tuple[Array, ...]
 
     @staticmethod
     def of(extents: tuple[int, ...], found: Sequence[Boxes]) -> Cells:
-        out = Cells(extents)
+        edges: list[Array] = []
         for k, size in enumerate(extents):
-            ends = [within(x, size).ravel() for b in found for x in b.places[k]]
-            ends.append(np.array([0, size], dtype=np.int64))
-            if size > DENSE:
-                out.edges.append(np.unique(np.concatenate(ends)))
-                out.numbers.append(None)
-                continue
-            seen = np.zeros(size + 1, dtype=np.bool_)
-            for x in ends:
-                seen[x] = True
-            out.edges.append(np.flatnonzero(seen))
-            out.numbers.append(np.cumsum(seen) - 1)
-        return out
+            ends = [narrow(within(x, size)).ravel() for b in found for x in b.places[k]]
+            edges.append(np.unique(np.concatenate([*ends, np.array([0, size], dtype=np.int64)])))
+        return Cells(extents, tuple(edges))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(max(len(e) - 1, 0) for e in self.edges)
+        return tuple(len(e) - 1 for e in self.edges)
 
     def count(self, boxes: Sequence[Boxes]) -> Array:
         """How many of the boxes hold each cell: one axis per place, of length 1 where the count does not depend on it.
@@ -158,8 +144,7 @@ class Cells:
 
     def _cell_of(self, k: int, x: Array) -> Array:
         """The number of the cell in which a position is."""
-        inside, numbers = within(x, self.extents[k]), self.numbers[k]
-        return np.searchsorted(self.edges[k], inside, side="right") - 1 if numbers is None else numbers[inside]
+        return np.searchsorted(self.edges[k], within(x, self.extents[k]), side="right") - 1
 
 
 def narrow(array: Array) -> Array:
