@@ -14,7 +14,7 @@ from tilelink.errors import Note
 from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import deeper, within
-from tilelink.proof.counts import Sent
+from tilelink.proof.counts import Sent, surely
 from tilelink.proof.coverage import accesses
 from tilelink.proof.order import awaits_before
 from tilelink.proof.runs import Beside, Found, Moment, Runs, picked, possible, projected, unsettled
@@ -116,17 +116,13 @@ def heard(table: Table) -> Array:
 
 def hearing(table: Table, flags: str, by: Sequence[Row] | None = None) -> Array:
     """The same by one kind of flags, if they are named by these signals. What data decides may not happen."""
-    width, found = table.width(flags), np.eye(table.ranks, dtype=np.bool_)
-    awaited = np.zeros((table.ranks, width), dtype=np.bool_)
-    for row in table.rows:
-        if isinstance(row.op, Await) and row.op.flags == flags and row.tells and not row.by_data:
-            wait = Sent.of(table, row)
-            awaited[tuple(picked([*wait.taken, *wait.inside(table, width)], wait.on, wait.flag))] = True
-    for row in (table.rows if by is None else by) if awaited.any() else ():
-        if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
-            sent = Sent.of(table, row)
-            met = awaited[within(sent.on, table.ranks - 1), within(sent.flag, width - 1)]
-            found[tuple(picked([*sent.taken, *sent.inside(table, width), met], sent.on, sent.rank))] = True
+    found = np.eye(table.ranks, dtype=np.bool_)
+    awaited = np.zeros((table.ranks, table.width(flags)), dtype=np.bool_)
+    for wait in surely(table, Await, flags):
+        awaited[tuple(picked(wait.there, wait.on, wait.flag))] = True
+    for sent in surely(table, Signal, flags, by) if awaited.any() else ():
+        met = awaited.take(sent.key, mode="clip")
+        found[tuple(picked([*sent.there, met], sent.on, sent.rank))] = True
     return found
 
 
@@ -138,7 +134,7 @@ def _credited(table: Table, calls: int) -> bool:
         others = {e.name for e in table.lowered.executors} - {row.executor.name}
         if row.by_data or any(row.executor.name not in table.ended[e] for e in others):
             continue
-        if Sent.of(table, row).often(table, table.ranks).all():
+        if Sent.of(table, row).often().all():
             return True
     return False
 
@@ -184,12 +180,9 @@ def _begun(table: Table, runs: Runs, whose: Array) -> Iterator[list[Array]]:
 
 def _sources(table: Table, flags: str) -> Array:
     """Sorted keys (rank, flag, who signals it), behind a first that is none."""
-    width, keys = table.width(flags), [np.full(1, -1, dtype=np.int64)]
-    for row in table.rows:
-        if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
-            sent = Sent.of(table, row)
-            key = (sent.on * width + sent.flag) * table.ranks + sent.rank
-            keys += picked([*sent.taken, *sent.inside(table, width)], key)
+    keys = [np.full(1, -1, dtype=np.int64)]
+    for sent in surely(table, Signal, flags):
+        keys += picked(sent.there, sent.key * table.ranks + sent.rank)
     return np.unique(np.concatenate(keys))
 
 

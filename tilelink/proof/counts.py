@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -13,7 +13,7 @@ from tilelink.ir.lowered import ENTERED, Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.verdict import REPORT
 from tilelink.proof.cells import depends, within
-from tilelink.proof.runs import Found, Moment, Runs, possible, projected, together
+from tilelink.proof.runs import Found, Moment, Runs, picked, possible, projected, together
 from tilelink.proof.table import Array, Row, Table, along, once
 
 
@@ -42,7 +42,7 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     for row in signals:
         assert isinstance(row.op, Signal)
         sent = Sent.of(table, row)
-        for known in sent.inside(table, width):
+        for known in sent.inside:
             if possible([*sent.taken, ~known]):
                 where = together(np.logical_and, [*sent.taken, ~known])
                 *meant, where = np.broadcast_arrays(sent.on, sent.flag, where)
@@ -50,11 +50,11 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
                 moment = _touching(table, row, rank, number)
                 yield Found(f"`{flags.name}` has no flag {number} on rank {rank}", (row,), (moment,))
                 return
-        made += sent.often(table, width) * int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {}))
+        made += sent.often() * int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {}))
     if flags.style == "doorbell" or flags.rings is not None:
         yield from _rung(table, flags, made, rows)
     if flags.arrivals is None:
-        awaited = _awaited(table, width, rows)
+        awaited = _awaited(table, flags, rows)
         if (made > 1).any():
             yield _at(table, "is signalled twice, and set by each signal", flags, made > 1, rows)
         if ((awaited > 0) & (made == 0)).any():
@@ -85,7 +85,7 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
     if not waits:
         return
     rung = made > 0 if flags.rings is None else (made > 0) & (table.by_flag(flags, flags.rings) != 0)
-    awaited = _awaited(table, made.shape[1], waits)
+    awaited = _awaited(table, flags, waits)
     if (awaited > 1).any():
         awaited = _tiles_awaiting(table, made.shape[1], waits)
     if not (wrong := awaited != rung).any():
@@ -106,24 +106,16 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
 
 def _tiles_awaiting(table: Table, width: int, waits: list[Row]) -> Array:
     """(rank, flag): how many tiles wait for each. One that does so twice has heard of it."""
-    out = np.zeros(table.ranks * width, dtype=np.int64)
-    keys: dict[tuple[int, int], list[Array]] = {}
-    """By loop, and how many tiles it has on a rank."""
-    for row in waits:
-        assert isinstance(row.op, Await)
-        shape = (table.ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
-        many = 1 + len(row.loop.axes)
-        tiles = np.arange(prod(shape[:many])).reshape(*shape[:many], *(1,) * (row.depth - many))
-        index = row(row.op.index)
-        taken = together(np.logical_and, [*row.taken, (index >= 0) & (index < width)])
-        key = np.broadcast_to(tiles * width + within(index, width - 1), shape)
-        keys.setdefault((id(row.loop), prod(shape[1:many])), []).append(key[np.broadcast_to(taken, shape)])
-    for (_, each), found in keys.items():
-        unique = np.unique(np.concatenate(found))
-        tile, flag = unique // width, unique % width
-        rank = tile // each
-        out += np.bincount(rank * width + flag, minlength=len(out))
-    return out.reshape(table.ranks, width)
+    out = np.zeros((table.ranks, width), dtype=np.int64)
+    for loop in {id(r.loop): r.loop for r in waits}.values():
+        found: list[Array] = []
+        for row in (r for r in waits if r.loop is loop):
+            sent, runs = Sent.of(table, row), Runs.of(table, row)
+            tile = [runs.along(axis)[..., None] for axis in range(1, 1 + len(loop.axes))]
+            found.append(np.stack(picked(sent.there, sent.rank, *tile, sent.flag)))
+        rank, *_, flag = np.unique(np.concatenate(found, axis=1), axis=1)
+        np.add.at(out, (rank, flag), 1)
+    return out
 
 
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
@@ -147,53 +139,70 @@ def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
             )
 
 
-def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
+def _awaited(table: Table, flags: Flags, rows: Sequence[Row]) -> Array:
     """How often each flag is awaited in its own call, as far as no data decides it."""
-    out = np.zeros((table.ranks, width), dtype=np.int64)
-    for row in rows:
-        if isinstance(row.op, Await) and not row.by_data and not row.op.back:
-            out += Sent.of(table, row).often(table, width)
+    out = np.zeros((table.ranks, table.width(flags.name)), dtype=np.int64)
+    for wait in surely(table, Await, flags.name, rows):
+        out += wait.often()
     return out
+
+
+def surely(table: Table, kind: type[Await | Signal], flags: str, rows: Sequence[Row] | None = None) -> Iterator[Sent]:
+    """The awaits, or the signals, of a kind of flags, of all rows or of these; none that data may leave out."""
+    for row in table.rows if rows is None else rows:
+        if isinstance(row.op, kind) and row.op.flags == flags and row.tells and not row.by_data:
+            yield Sent.of(table, row)
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     """On which rank and about which flag an await or signal is, from which rank, and where it is executed; an axis behind
-    those of its loop are the ranks of a signal to all."""
+    those of its loop are the ranks of a signal to all. `inside`: conditions that there is such a flag, of which a rank has at
+    most `width`."""
 
     on: Array
     flag: Array
     rank: Array
     taken: list[Array]
+    inside: list[Array]
     shape: tuple[int, ...]
+    ranks: int
+    width: int
 
     @staticmethod
     @once
     def of(table: Table, row: Row) -> Sent:
         assert isinstance(row.op, Await | Signal)
-        runs = Runs.of(table, row)
-        rank = runs.values["rank"][..., None]
+        runs, width = Runs.of(table, row), table.width(row.op.flags)
+        rank, flag = runs.values["rank"][..., None], runs(row.op.index)[..., None]
         on = rank if isinstance(row.op, Await) else _ranks(table, runs, row.op)
         taken = [c[..., None] for c in runs.taken]
-        return Sent(on, runs(row.op.index)[..., None], rank, taken, (*runs.shape, on.shape[-1]))
+        inside = [(x >= 0) & (x < n) for x, n in ((on, table.ranks), (flag, width))]
+        inside = [c for c in inside if not c.all()]
+        return Sent(on, flag, rank, taken, inside, (*runs.shape, on.shape[-1]), table.ranks, width)
 
-    def inside(self, table: Table, width: int) -> list[Array]:
-        """Conditions that there is such a flag."""
-        found = [(x >= 0) & (x < n) for x, n in ((self.on, table.ranks), (self.flag, width))]
-        return [c for c in found if not c.all()]
+    @property
+    def there(self) -> list[Array]:
+        """Where it is executed, about a flag that there is."""
+        return [*self.taken, *self.inside]
 
-    def often(self, table: Table, width: int) -> Array:
-        """(rank, flag): how often each is meant; flags that do not exist are taken for their neighbours."""
-        key = self.on * width + within(self.flag, width - 1)
+    @property
+    def key(self) -> Array:
+        """The number of the flag among those of all ranks; flags that do not exist are taken for their neighbours."""
+        return self.on * self.width + within(self.flag, self.width - 1)
+
+    def often(self) -> Array:
+        """(rank, flag): how often each is meant."""
+        key = self.key
         axes = depends(key)
         times = projected(self.taken, axes, counted=True)
         every = prod(n for k, n in enumerate(self.shape) if k not in axes | depends(*self.taken))
         if times:
             key, times = np.broadcast_arrays(key, together(np.multiply, times))
-            found = np.bincount(key[times > 0], times[times > 0], table.ranks * width)
+            found = np.bincount(key[times > 0], times[times > 0], self.ranks * self.width)
         else:
-            found = np.bincount(key.ravel(), minlength=table.ranks * width)
-        return found.reshape(table.ranks, width).astype(np.int64, copy=False) * every
+            found = np.bincount(key.ravel(), minlength=self.ranks * self.width)
+        return found.reshape(self.ranks, self.width).astype(np.int64, copy=False) * every
 
 
 def _ranks(table: Table, runs: Runs, op: Signal) -> Array:

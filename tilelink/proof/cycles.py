@@ -3,7 +3,7 @@
 One worker for each executor is the hardest case: it takes all tiles one after the other. So the order in which an executor does
 things are edges, as are those from a signal to its flag and from a flag to whoever awaits it; an await ends when all signals of
 its flag have been made. A cycle is a deadlock. Executors that do not wait for one another in a cycle on any ranks have none among
-their tiles; nor have those that would not even if each position began on all ranks at once, and ended there at once.
+their tiles; nor have those that would not even if each step were taken on all ranks at once.
 
 And workers stay until what they wait for has come, so all that run side by side have to find SMs, and streams one for what they
 do by them: copies within the GPU, pulls, waiting for a flag that is no doorbell, functions of libraries.
@@ -11,16 +11,16 @@ do by them: copies within the GPU, pulls, waiting for a flag that is no doorbell
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import networkx as nx
 import numpy as np
 
 from tilelink.errors import Note
-from tilelink.ir.lowered import Await, Executor, Signal, Write, walk
+from tilelink.ir.lowered import Await, Executor, Signal, Tiles, Write, walk
 from tilelink.proof.cells import TooMany, deeper, depends, entry
 from tilelink.proof.counts import Sent
 from tilelink.proof.runs import Found, Moment, Runs, possible, together
@@ -36,15 +36,15 @@ def stuck(table: Table) -> Iterator[Found]:
         TooMany: there are more awaits and signals than can be looked at.
     """
     for group in _groups(table):
-        if _Abreast(table, group).end():
+        if _abreast(table, group):
             continue
-        chains = Chains.of(table, group)
-        cycle = chains.cycle()
+        steps = Steps.of(table, group)
+        cycle = steps.cycle()
         if cycle:
-            first = next((k for k, (wait, _) in enumerate(cycle) if chains.waits[wait]), 0)
+            first = next((k for k, (wait, _) in enumerate(cycle) if steps.waits[wait]), 0)
             moments: list[Moment] = []
             for wait, signal in (*cycle[first:], *cycle[:first]):
-                moments += [chains.moment(table, wait), chains.moment(table, signal, late=True)]
+                moments += [steps.moment(table, wait), steps.moment(table, signal, late=True)]
             what = f"`{table.path(moments[0].row)}` waits in a circle for itself"
             notes = tuple(_note(table, m) for m in moments)
             yield Found(what, (moments[0].row,), tuple(moments), notes=notes)
@@ -82,212 +82,160 @@ def _groups(table: Table) -> Iterator[list[Executor]]:
             yield [e for e in table.lowered.executors if e.name in names]
 
 
-class _Abreast:
-    """Executors that begin each position of theirs on all ranks when all that it awaits there is done, and signal at its end."""
+def _rows(table: Table, group: Sequence[Executor]) -> Iterator[tuple[int, Row]]:
+    """The awaits and signals of some executors, each behind the number of its own."""
+    numbers = {id(e): k for k, e in enumerate(group)}
+    return ((numbers[id(r.executor)], r) for r in table.rows if r.tells and id(r.executor) in numbers)
 
-    def __init__(self, table: Table, group: list[Executor]) -> None:
-        self.table, self.group = table, group
-        self.begin, self.ends = dict[int, int](), list[int]()
-        for e in group:
-            end = 0
-            for loop in e.loops:
-                self.begin[id(loop)] = end
-                ordered = loop.axes and not loop.by_data
-                end += max(int(np.max(table.each(loop.total), initial=0)), 0) if ordered else 1
-            self.ends.append(end)
-        numbers = {id(e): k for k, e in enumerate(group)}
-        self.rows = [(numbers[id(r.executor)], r) for r in table.rows if r.tells and id(r.executor) in numbers]
 
-    def end(self) -> bool:
-        """Whether they all do."""
-        needs = self._needs()
-        if needs is None:
-            return False
-        done, moving = [0] * len(self.ends), True
-        while moving:
-            moving = False
-            for k, end in enumerate(self.ends):
-                stops = (int(np.searchsorted(need, done[other])) for (who, other), need in needs.items() if who == k)
-                stop = min(end, *stops, end)
-                moving, done[k] = moving or stop > done[k], stop
-        return done == self.ends
-
-    def _needs(self) -> dict[tuple[int, int], Array] | None:
-        """By executor and another: the last position of the other that has to be done before each, or an earlier one, begins;
-        None: of an executor one that is not before."""
-        needs = {
-            (k, other): np.full(self.ends[k], self.ends[other] - 1, np.int32)
-            for k, e in enumerate(self.group)
-            for other, before in enumerate(self.group)
-            if before.name in self.table.ended[e.name]
-        }
-        told: dict[tuple[int, str], Array] = {}
-        for k, row in self.rows:
-            if isinstance(row.op, Signal):
-                out = told.setdefault(
-                    (k, row.op.flags), np.full((self.table.ranks, self.table.width(row.op.flags)), -1, np.int32)
-                )
-                self._tell(out, row)
-        for k, row in self.rows:
-            for (other, flags), last in told.items():
-                if isinstance(row.op, Await) and row.op.flags == flags:
-                    sent, t = self._at(row)
-                    to = last.take(sent.on * last.shape[1] + sent.flag, mode="clip")
-                    taken = [*sent.taken, *sent.inside(self.table, last.shape[1]), t >= 0]
-                    if other == k:
-                        if possible([*taken, to >= t]):
-                            return None
-                        continue
-                    need = needs.setdefault((k, other), np.full(self.ends[k], -1, np.int32))
-                    to, t, found = np.broadcast_arrays(to, t, together(np.logical_and, taken))
-                    np.maximum.at(need, t[found], to[found])
-        return {who: np.maximum.accumulate(need) for who, need in needs.items()}
-
-    def _tell(self, last: Array, row: Row) -> None:
-        """The last position at which an op signals each flag, by rank and flag; -1: none."""
-        sent, t = self._at(row)
-        t = np.where(together(np.logical_and, [*sent.taken, *sent.inside(self.table, last.shape[1])]), t, -1)
-        key = sent.on * last.shape[1] + sent.flag
-        key, t = np.broadcast_arrays(key, t.max(axis=tuple(depends(t) - depends(key)), keepdims=True, initial=-1))
-        np.maximum.at(last.reshape(-1), key[t >= 0], t[t >= 0])
-
-    def _at(self, row: Row) -> tuple[Sent, Array]:
-        t = _places(self.table, Runs.of(self.table, row))
-        return Sent.of(self.table, row), np.where(t < 0, -1, t + self.begin[id(row.loop)])
+# ----------------------------------------------------------------------------------------------- all ranks side by side
+def _abreast(table: Table, group: Sequence[Executor]) -> bool:
+    """Whether executors come to their ends even if each takes a step on all ranks at once, when all that is awaited there on any
+    rank is done. A step is a place in the text, at a position; what a loop in a tile awaits, it awaits where it begins."""
+    rows, begin, ends = [*_rows(table, group)], dict[int, int](), list[int]()
+    for e in group:
+        ends.append(0)
+        for loop in e.loops:
+            begin[id(loop)] = ends[-1]
+            ends[-1] += max(int(np.max(table.each(loop.total), initial=0)), 0) if _ordered(loop) else 1
+    places = 1 + max((r.place for _, r in rows), default=0)
+    told: dict[tuple[int, str], Array] = {}
+    """By executor and flags, rank and flag, the last step at which it signals."""
+    for k, row in rows:
+        if isinstance(row.op, Signal):
+            sent, t = Sent.of(table, row), _positions(table, row)
+            last = told.setdefault((k, row.op.flags), np.full(table.ranks * sent.width, -1, dtype=np.int32))
+            taken, key = together(np.logical_and, [*sent.there, t >= 0]), sent.key
+            step = np.where(taken, (t + begin[id(row.loop)]) * places + row.place, -1)
+            step = step.max(axis=tuple(depends(step) - depends(key)), keepdims=True, initial=-1)
+            key, step = np.broadcast_arrays(key, step)
+            np.maximum.at(last, key[step >= 0], step[step >= 0])
+    needs: list[tuple[int, int, int, Array]] = []
+    """An executor, the place at which it waits, another, and by position the step of that which is done by then."""
+    for k, e in enumerate(group):
+        ended = (other for other, o in enumerate(group) if o.name in table.ended[e.name])
+        needs += [(k, 0, other, np.full(ends[k], ends[other] * places - 1, np.int32)) for other in ended]
+    for (k, row), ((other, flags), last) in product(rows, told.items()):
+        if isinstance(row.op, Await) and row.op.flags == flags:
+            sent, t = Sent.of(table, row), _positions(table, row)
+            place, taken, to = row.around[0][0] if row.around else row.place, [*sent.there, t >= 0], last[sent.key]
+            t = t + begin[id(row.loop)]
+            if other != k:
+                need = np.full(ends[k], -1, dtype=np.int32)
+                to, t, found = np.broadcast_arrays(to, t, together(np.logical_and, taken))
+                np.maximum.at(need, t[found], to[found])
+                needs.append((k, place, other, np.maximum.accumulate(need)))
+            elif possible([*taken, to >= t * places + place]):
+                return False
+    done, moving = [0] * len(group), True
+    while moving:
+        before = [*done]
+        for k, end in enumerate(ends):
+            stops = (int(np.searchsorted(n, done[o])) * places + place for who, place, o, n in needs if who == k)
+            done[k] = min([end * places, *stops])
+        moving = done != before
+    return done == [end * places for end in ends]
 
 
 # ------------------------------------------------------------------------------------------- awaits and signals one by one
 @dataclass(frozen=True, slots=True)
-class Chains:
-    """The order in which executors with one worker each come to them, and who never gets there. What an await waits for is a
-    place in each of several chains that has to be passed; of the awaits of a chain those alone matter that wait for a later place
-    in another chain than all awaits before them.
+class Steps:
+    """The awaits and signals of executors with one worker each, chain after chain: what a rank's executor, or one of its streams,
+    does in turn.
 
-    `ends`: behind the last step of each chain; of each step the chain, how far on in it, the number of its flag among all
-    (-1: there is none such), whether it is awaited, its row of the table, and the number of its execution there; `after`: (chain,
-    another that ends before it starts)."""
+    `starts`: the first step of each chain, and one behind all; `after`: by chain, others that end before it starts; of each step
+    the chain, the number of its flag among all, whether it is awaited, its row among `rows`, and the number of its execution
+    there."""
 
-    ends: Array
+    starts: list[int]
+    after: list[list[int]]
+    rows: list[Row]
     chain: Array
-    at: Array
     flag: Array
     waits: Array
     row: Array
     number: Array
-    after: list[tuple[int, int]]
 
     @staticmethod
-    def of(table: Table, group: Sequence[Executor]) -> Chains:
+    def of(table: Table, group: Sequence[Executor]) -> Steps:
         """
         Raises:
             TooMany: there are more awaits and signals than can be looked at.
         """
-        base, numbers = dict[str, int](), {id(e): k for k, e in enumerate(group)}
-        for f in table.lowered.flags:
-            base[f.name] = table.ranks * sum(table.width(name) for name in base)
-        depth = max((len(r.around) for r in table.rows), default=0)
-        rows = [(k, r) for k, r in enumerate(table.rows) if r.tells and id(r.executor) in numbers]
-        found = [_keyed(table, r, k, base, (numbers[id(r.executor)], depth)) for k, r in rows]
-        every = np.concatenate(found, axis=1)
+        found = [*_rows(table, group)]
+        rows, depth = [r for _, r in found], max((len(r.around) for _, r in found), default=0)
+        every = np.concatenate([_keyed(table, r, n, k, depth) for n, (k, r) in enumerate(found)], axis=1)
         if every.shape[1] > MOST:
             raise TooMany
         every = every[:, np.lexsort(every[-4::-1])]
-        new = np.flatnonzero((np.diff(every[:3], axis=1, prepend=-1) != 0).any(axis=0))
-        ends = np.diff(new, append=every.shape[1])
-        chain = np.repeat(np.arange(len(new)), ends)
-        executor, rank = every[:2, new]
+        new = (np.diff(every[:3], axis=1, prepend=-1) != 0).any(axis=0)
+        starts = np.flatnonzero(new)
+        chains = [(group[executor].name, rank) for executor, rank in every[:2, starts].T.tolist()]
         after = [
-            (c, other)
-            for c in range(len(new))
-            for other in np.flatnonzero(rank == rank[c]).tolist()
-            if group[executor[other]].name in table.ended[group[executor[c]].name]
+            [k for k, (other, there) in enumerate(chains) if there == rank and other in table.ended[name]]
+            for name, rank in chains
         ]
-        flag, rows_of, number = every[-3:]
-        waits = np.array([isinstance(r.op, Await) for r in table.rows])[rows_of]
-        return Chains(ends, chain, np.arange(every.shape[1]) - new[chain], flag, waits, rows_of, number, after)
+        flag, row, number = every[-3:]
+        waits = np.array([isinstance(r.op, Await) for r in rows])[row]
+        return Steps([*starts.tolist(), len(new)], after, rows, np.cumsum(new) - 1, flag, waits, row, number)
 
     def cycle(self) -> list[tuple[int, int]]:
         """Of chains that wait in a cycle for one another, the step at which each is stuck, and the step of the next chain that it
         waits for; of none: nothing."""
-        needs = self._needs()
-        done, starts = self._passed(needs), np.cumsum(self.ends) - self.ends
-        if done == self.ends.tolist():
-            return []
-        stuck: nx.DiGraph[int] = nx.DiGraph()
-        for (a, b), (at, to) in needs.items():
-            k = bisect_left(to, done[b])
-            if k < len(at) and at[k] == done[a]:
-                stuck.add_edge(a, b, steps=(int(starts[a] + at[k]), int(starts[b] + to[k])))
-        return [stuck.edges[edge]["steps"] for edge in nx.find_cycle(stuck)]
+        come = self._come()
+        waiting: nx.DiGraph[int] = nx.DiGraph()
+        for c, at in enumerate(come):
+            if at == self.starts[c + 1]:
+                continue
+            ends = [(k, self.starts[k + 1] - 1) for k in self.after[c] if at == self.starts[c]]
+            signals = np.flatnonzero((self.flag == self.flag[at]) & ~self.waits) if self.waits[at] else ()
+            for k, step in sorted([*ends, *((int(self.chain[s]), int(s)) for s in signals)]):
+                if step >= come[k]:
+                    waiting.add_edge(c, k, steps=(at, step))
+        return [waiting.edges[edge]["steps"] for edge in nx.find_cycle(waiting)] if waiting else []
 
     def moment(self, table: Table, step: int, *, late: bool = False) -> Moment:
         """When a step is."""
-        row = table.rows[int(self.row[step])]
+        row = self.rows[int(self.row[step])]
         at = np.unravel_index(int(self.number[step]), Sent.of(table, row).shape)
         return Moment(row, Runs.of(table, row).index([int(i) for i in at[:-1]]), late=late)
 
-    def _passed(self, needs: Mapping[tuple[int, int], tuple[list[int], list[int]]]) -> list[int]:
-        """How far each chain comes."""
-        awaited: dict[int, list[int]] = {}
-        for a, b in needs:
-            awaited.setdefault(b, []).append(a)
-        ends = self.ends.tolist()
-        limits = [{b: at[0] for (a, b), (at, _) in needs.items() if a == c} for c in range(len(ends))]
-        done = [min([end, *found.values()]) for end, found in zip(ends, limits, strict=True)]
-        moved = [c for c, n in enumerate(done) if n]
-        while moved:
-            b = moved.pop()
-            for a in awaited.get(b, ()):
-                at, to = needs[a, b]
-                k = bisect_left(to, done[b])
-                limits[a][b] = at[k] if k < len(at) else ends[a]
-                if (n := min(ends[a], *limits[a].values())) > done[a]:
-                    done[a] = n
-                    moved.append(a)
-        return done
-
-    def _needs(self) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-        """By chain and other: places of the chain, and the places of the other that have to be passed before each."""
-        known = self.flag >= 0
-        told, waits = (np.flatnonzero(known & which) for which in (~self.waits, self.waits))
-        # The last signal of each flag in each chain is the one that counts.
-        order = told[np.lexsort((self.at[told], self.chain[told], self.flag[told]))]
-        last = np.append((np.diff(self.flag[order]) != 0) | (np.diff(self.chain[order]) != 0), True)[: len(order)]
-        order = order[last]
-        begin = np.searchsorted(self.flag[order], self.flag[waits])
-        often = np.searchsorted(self.flag[order], self.flag[waits], side="right") - begin
-        if often.sum() > MOST:
-            raise TooMany
-        mine = np.repeat(waits, often)
-        theirs = order[np.repeat(begin - np.cumsum(often) + often, often) + np.arange(len(mine))]
-        whole = [np.array(self.after, dtype=np.int64).reshape(-1, 2)[:, k] for k in (0, 1)]
-        a, at = np.append(self.chain[mine], whole[0]), np.append(self.at[mine], 0 * whole[0])
-        b, to = np.append(self.chain[theirs], whole[1]), np.append(self.at[theirs], self.ends[whole[1]] - 1)
-        order = np.lexsort((-to, at, b, a))
-        a, b, at, to = a[order], b[order], at[order], to[order]
-        pair = a * len(self.ends) + b
-        first = np.append(True, np.diff(pair) != 0)[: len(pair)]
-        # Each pair's places lie above those of all pairs before it.
-        most = np.maximum.accumulate(to + np.cumsum(first) * (int(self.ends.max(initial=0)) + 1))
-        further = np.append(True, np.diff(most) > 0)[: len(most)]
-        cuts = np.flatnonzero(first[further])
-        parts = zip(np.split(at[further], cuts[1:]), np.split(to[further], cuts[1:]), strict=True)
-        keys = zip(a[first].tolist(), b[first].tolist(), strict=True)
-        return {key: (x.tolist(), y.tolist()) for key, (x, y) in zip(keys, parts, strict=False)}
+    def _come(self) -> list[int]:
+        """By chain, the step that it does not get past."""
+        flag, waits, come = self.flag.tolist(), self.waits.tolist(), self.starts[:-1]
+        missing = Counter(self.flag[~self.waits].tolist())
+        """By flag, signals that are to come."""
+        held: dict[int, list[int]] = defaultdict(list)
+        """By flag, and by chain that has to end, the chains that wait for it."""
+        going = [*range(len(come))]
+        while going:
+            c = going.pop()
+            first = [k for k in self.after[c] if come[k] < self.starts[k + 1]]
+            if first:
+                held[~first[0]].append(c)
+                continue
+            while come[c] < self.starts[c + 1]:
+                f = flag[come[c]]
+                if waits[come[c]] and missing[f]:
+                    held[f].append(c)
+                    break
+                if not waits[come[c]]:
+                    missing[f] -= 1
+                    going += held.pop(f, []) if not missing[f] else []
+                come[c] += 1
+            else:
+                going += held.pop(~c, [])
+        return come
 
 
-def _keyed(table: Table, row: Row, number: int, base: dict[str, int], whose: tuple[int, int]) -> Array:
+def _keyed(table: Table, row: Row, number: int, executor: int, depth: int) -> Array:
     """Of each execution: executor, rank and stream, which say the chain; the loop, the position and what says where in its tile
-    it stands; the flag; the row."""
+    it stands; the flag; the row; its number there."""
     assert isinstance(row.op, Await | Signal)
-    executor, depth = whose
-    runs, sent, width = Runs.of(table, row), Sent.of(table, row), table.width(row.op.flags)
-    t = _places(table, runs)
-    taken = together(np.logical_and, [*sent.taken, t >= 0])
-    picked = np.nonzero(np.broadcast_to(taken, sent.shape))
-    flag = np.where(
-        together(np.logical_and, sent.inside(table, width)), base[row.op.flags] + sent.on * width + sent.flag, -1
-    )
+    runs, sent, flags = Runs.of(table, row), Sent.of(table, row), [f.name for f in table.lowered.flags]
+    t, widest = _positions(table, row), max(map(table.width, flags))
+    picked = np.nonzero(np.broadcast_to(together(np.logical_and, [*sent.there, t >= 0]), sent.shape))
+    flag = flags.index(row.op.flags) * table.ranks * widest + sent.key
     loop = next(k for k, loop in enumerate(row.executor.loops) if loop is row.loop)
     keys = [executor, sent.rank, t % row.executor.workers if row.executor.engine.in_turn else 0, loop, t]
     for level in range(depth + 1):
@@ -297,12 +245,15 @@ def _keyed(table: Table, row: Row, number: int, base: dict[str, int], whose: tup
     return np.stack([np.broadcast_to(x, sent.shape)[picked] for x in (*keys, flag, number, each)])
 
 
-def _places(table: Table, runs: Runs) -> Array:
+def _ordered(loop: Tiles) -> bool:
+    return bool(loop.axes) and not loop.by_data
+
+
+def _positions(table: Table, row: Row) -> Array:
     """The position of each execution in the order of its loop, with an axis behind; of a loop without an order 0."""
-    loop, depth = runs.row.loop, runs.row.depth
-    if not loop.axes or loop.by_data:
-        return np.zeros((1,) * (depth + 1), dtype=np.int32)
-    return runs.pack(deeper(table.at(loop), depth))[..., None]
+    if not _ordered(row.loop):
+        return np.zeros((1,) * (row.depth + 1), dtype=np.int32)
+    return Runs.of(table, row).pack(deeper(table.at(row.loop), row.depth))[..., None]
 
 
 # ------------------------------------------------------------------------------------------------------------ room on SMs
