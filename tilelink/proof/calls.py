@@ -13,11 +13,11 @@ import numpy as np
 from tilelink.errors import Note
 from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.proof.cells import deeper, within
+from tilelink.proof.cells import within
 from tilelink.proof.counts import Sent, surely
 from tilelink.proof.coverage import accesses
 from tilelink.proof.order import awaits_before
-from tilelink.proof.runs import Beside, Found, Moment, Runs, picked, possible, projected, unsettled
+from tilelink.proof.runs import Found, Moment, Runs, own_axes, picked, possible, projected, unsettled
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -168,14 +168,12 @@ def _begun(table: Table, runs: Runs, whose: Array) -> Iterator[list[Array]]:
     for h in awaits_before(table, runs.row):
         assert isinstance(h.op, Await)
         if not h.by_data or runs.row.by_data:
-            beside, width = Beside.of(runs, h), table.width(h.op.flags)
-            mine, other = (deeper(x, beside.depth) for x in (runs.values["rank"], whose))
+            beside, width = runs.beside(h), table.width(h.op.flags)
             index = beside(h.op.index)
-            known = [(index >= 0) & (index < width), *beside.conditions]
-            sources, keys = _sources(table, h.op.flags), (mine * width + index) * table.ranks + other
-            known.append(sources.take(np.searchsorted(sources, keys), mode="clip") == keys)
-            known = projected(known, {*range(len(runs.shape))})
-            yield [c.reshape(c.shape[: len(runs.shape)]) for c in known]
+            sources, keys = _sources(table, h.op.flags), (runs.values["rank"] * width + index) * table.ranks + whose
+            found = sources.take(np.searchsorted(sources, keys), mode="clip") == keys
+            known = [(index >= 0) & (index < width), *beside.taken, found]
+            yield projected(known, {*range(len(runs.shape))} - {*own_axes(runs.row, h)})
 
 
 def _sources(table: Table, flags: str) -> Array:

@@ -25,7 +25,6 @@ from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import Boxes, Cells, Factor, deeper, entry
 from tilelink.proof.coverage import accesses, boxes_of, memory_of
 from tilelink.proof.runs import (
-    Beside,
     Found,
     Moment,
     Runs,
@@ -155,16 +154,14 @@ def _heard(table: Table, pairs: Pairs, g: Row, h: Row) -> Sequence[Array]:
     """The reader has waited by `h` for a flag that the writer signals by `g`."""
     assert isinstance(g.op, Signal) and isinstance(h.op, Await)
     w, r, width = pairs.writes.runs, pairs.reads, table.width(h.op.flags)
-    own = len(own_axes(r.row, h))
-    more = len(own_axes(w.row, g)) + own
-    depth = pairs.depth + more
-    here = Beside.of(r, h, lambda a: pairs.mine(a, own, more), depth)
-    there = Beside.of(w, g, lambda a: pairs.theirs(a, more), depth)
-    index = here(h.op.index)
-    known = [index == there(g.op.index), (index >= 0) & (index < width), *here.conditions]
-    known = projected(known, {*range(depth - own)})
+    own = own_axes(w.row, g)
+    depth = pairs.depth + len(own)
+    here, there = r.beside(h), w.beside(g, lambda array: pairs.theirs(array, own))
+    index = deeper(here(h.op.index), depth)
+    known = [index == there(g.op.index), (index >= 0) & (index < width), *(deeper(c, depth) for c in here.taken)]
+    known = projected(known, {*range(depth)} - {*own_axes(r.row, h)})
     mine, theirs = (deeper(x, depth) for x in pairs.indices(0))
-    known += there.conditions
+    known += there.taken
     if g.op.rank is not None:
         known.append(mine == there(g.op.rank))
     elif g.op.along != RANK_AXIS:
@@ -267,17 +264,16 @@ class Pairs:
         """The index of the read, and of the write, along an axis of their loops."""
         return self.mine(self.reads.along(axis)), self.theirs(self.writes.runs.along(axis))
 
-    def mine(self, array: Array, own: int = 0, more: int = 0) -> Array:
-        """An array of the read's executions, with `more` axes behind, of which its own are the last."""
-        front = len(self.reads.shape)
-        return array.reshape(array.shape[:front] + (1,) * (self.depth - front + more - own) + array.shape[front:])
+    def mine(self, array: Array) -> Array:
+        """An array of the read's executions."""
+        return deeper(array, self.depth)
 
-    def theirs(self, found: Array, more: int = 0) -> Array:
-        """An array of the write's executions, with `more` axes behind, of which its own are the first."""
-        front, depth, index = len(self.writes.runs.shape), self.depth + more, list[Any]()
+    def theirs(self, found: Array, own: tuple[int, ...] = ()) -> Array:
+        """An array of the write's executions, and behind them of the turns along some axes of its own."""
+        depth, index = self.depth + len(own), list[Any]()
         for k, n in enumerate(found.shape):
-            if k >= front:
-                index.append(along(n, self.depth + k - front, depth))
+            if k in own:
+                index.append(along(n, self.depth + own.index(k), depth))
             else:
                 index.append(deeper(self.at[k], depth) if n != 1 and k in self.at else 0)
         return whole(found[tuple(index)], depth)

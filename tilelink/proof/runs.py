@@ -81,9 +81,20 @@ class Runs:
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
-        if not self.packed:
+        if self.values is self.row.values:
             return self.row(formula)
         return whole(F.evaluate(formula, self.values), len(self.shape))
+
+    def beside(self, other: Row, then: Callable[[Array], Array] = lambda array: array) -> Runs:
+        """Another op of the loop, in these executions, and in the turns of those `For`s that are around it alone; `then`: what is
+        done to each array besides."""
+
+        def change(array: Array) -> Array:
+            return then(self.pack(array))
+
+        return replace(
+            self, row=other, taken=tuple(map(change, other.conditions)), values=_Values(other.values, change)
+        )
 
     def pack(self, array: Array) -> Array:
         """An array of the loop's, as one of the executions; it may have more axes behind."""
@@ -173,47 +184,9 @@ def unsettled(left: Sequence[Array], reasons: Iterable[Sequence[Array]]) -> list
     return left if possible(left) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Another op of the loop, in the executions of an op: arrays with axes behind for the turns of those `For`s, `own`, that are
-    around it alone."""
-
-    other: Row
-    depth: int
-    change: Callable[[Array], Array]
-    values: Mapping[str, Array]
-
-    @staticmethod
-    def of(runs: Runs, other: Row, then: Callable[[Array], Array] | None = None, depth: int = 0) -> Beside:
-        """`then`: what is done to each array besides, and how many axes it has then."""
-        own = own_axes(runs.row, other)
-
-        def change(array: Array) -> Array:
-            found = runs.pack(_apart(array, own))
-            return found if then is None else then(found)
-
-        return Beside(other, depth or len(runs.shape) + len(own), change, _Values(other.values, change))
-
-    def __call__(self, formula: Formula) -> Array:
-        return whole(F.evaluate(formula, self.values), self.depth)
-
-    @property
-    def conditions(self) -> list[Array]:
-        return [self.change(c) for c in self.other.conditions]
-
-
 def own_axes(row: Row, other: Row) -> tuple[int, ...]:
     """The axes of the `For`s that are around another op, and not around this one."""
     return tuple(axis for _, axis in other.around[_shared(row, other) :])
-
-
-def _apart(array: Array, own: tuple[int, ...]) -> Array:
-    if not own:
-        return array
-    depth = array.ndim
-    kept = tuple(1 if k in own else n for k, n in enumerate(array.shape))
-    moved = np.moveaxis(array, own, range(depth - len(own), depth))
-    return moved.reshape(kept + tuple(array.shape[k] for k in own))
 
 
 def before(first: Row, then: Row) -> bool:

@@ -1,12 +1,13 @@
 """Lowered -> table: one row for each op of each loop, whose columns are arrays over ranks, tiles and turns.
 
-The axes of an array are (rank, index of the tile, …, turn of a loop, …), each of length 1 where the value does not depend on
-it: most columns depend on one index, so that little is worked out even where there are many tiles. The position of a tile
-stands in the order of its loop alone (`tilelink.ir.lowered.Tiles.order`).
+The axes of an array are (rank, index of the tile, …, turn of each loop in a tile, …), each of length 1 where the value does not
+depend on it: most columns depend on one index, so that little is worked out even where there are many tiles. The position of a
+tile stands in the order of its loop alone (`tilelink.ir.lowered.Tiles.order`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
@@ -193,10 +194,10 @@ class Table:
 
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
-        depth = 1 + len(loop.axes) + _depth(loop.body)
+        depth = 1 + len(loop.axes) + sum(isinstance(op, For) for op in walk(loop.body))
         values, taken = {**self.symbols(depth)}, list[Array]()
-        for k, (name, count) in enumerate(loop.axes):
-            often = np.asarray(F.evaluate(count, values))
+        for k, (name, length) in enumerate(loop.axes):
+            often = np.asarray(F.evaluate(length, values))
             values[name] = along(max(int(often.max(initial=0)), 0), 1 + k, depth)
             taken.append(values[name] < often)
         for name, value in loop.lets:
@@ -205,7 +206,7 @@ class Table:
             values["t"] = deeper(self.at(loop), depth)
             taken.append(values["t"] >= 0)
         start = Row(Check(F.Const(1), ""), executor, loop, 0, values, (), (), _some(loop.by_data)).where(*taken)
-        yield from _body(loop.body, start, 1 + len(loop.axes), [0])
+        yield from _body(loop.body, start, itertools.count(1), itertools.count(1 + len(loop.axes)))
 
 
 def _positions(table: Table, loop: Tiles) -> Array:
@@ -246,28 +247,27 @@ def _place(out: Array, loop: Tiles, values: dict[str, Array], total: Array, coun
         out.reshape(len(out), -1)[rank[there], number[there]] = t[there]
 
 
-def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterator[Row]:
+def _body(body: tuple[Op, ...], at: Row, places: Iterator[int], axes: Iterator[int]) -> Iterator[Row]:
     for op in body:
         if isinstance(op, For):
-            places[0] += 1
-            often, around = at(op.count), (*at.around, (places[0], axis))
+            often, axis = at(op.count), next(axes)
+            around = (*at.around, (next(places), axis))
             values = {**at.values, op.var: along(max(int(often.max(initial=0)), 0), axis, at.depth)}
             for name, value in op.lets:
                 values[name] = F.evaluate(value, values, in_kernel=True)
             turns, data = at.where(values[op.var] < often), at.data + _some(op.by_data)
             inner = replace(turns, values=values, data=data, around=around, said=_more(at.said, op.said))
-            yield from _body(op.body, inner, axis + 1, places)
+            yield from _body(op.body, inner, places, axes)
         elif isinstance(op, If):
             # Each by itself: mostly on fewer axes than all together.
             tests = [] if op.test is None else [at(F.truth(test), op.said) != 0 for test in F.conjuncts(op.test)]
             inner = replace(at.where(*tests), data=at.data + _some(op.by_data), said=_more(at.said, op.said))
-            yield from _body(op.body, inner, axis, places)
+            yield from _body(op.body, inner, places, axes)
         elif isinstance(op, Copy):
-            yield from _body((op.source, op.target), replace(at, copy=op), axis, places)
+            yield from _body((op.source, op.target), replace(at, copy=op), places, axes)
         elif isinstance(op, Await | Signal | Read | Write | Check):
-            places[0] += 1
             decided = _some(op.by_data) if isinstance(op, Read | Write) else ()
-            yield replace(at, op=op, place=places[0], data=at.data + decided)
+            yield replace(at, op=op, place=next(places), data=at.data + decided)
 
 
 def _more(said: tuple[str, ...], words: str) -> tuple[str, ...]:
@@ -289,9 +289,3 @@ def along(count: int, axis: int, depth: int) -> Array:
     shape = [1] * depth
     shape[axis] = count
     return np.arange(count, dtype=np.int64).reshape(shape)
-
-
-def _depth(body: tuple[Op, ...]) -> int:
-    """How deep its loops are nested."""
-    inner = (_depth(op.body) + isinstance(op, For) for op in body if isinstance(op, For | If))
-    return max(inner, default=0)
