@@ -73,7 +73,7 @@ class Cells:
         """
         found: list[Array] = []
         for b in boxes:
-            counts = [self._touched_by(f) for f in self.factors(b, {*range(len(b.shape))})]
+            counts = [self._touched_by(f) for f in self.factors(b)]
             bounded(*counts)
             # The small ones first.
             found.append(reduce(np.multiply, sorted(counts, key=np.size)))
@@ -88,13 +88,13 @@ class Cells:
             found = np.bincount(factor.cells, minlength=prod(lengths)).astype(np.int32)
         return narrow(found.reshape(lengths))
 
-    def factors(self, boxes: Boxes, axes: set[int]) -> Iterator[Factor]:
-        """What is counted apart, of executions that are told apart along these axes: no axis is in two of them.
+    def factors(self, boxes: Boxes) -> Iterator[Factor]:
+        """What is counted apart: no axis is in two of them.
 
         Raises:
             TooMany: there are more boxes, or cells, than can be looked at one by one.
         """
-        several = [(k,) for k in sorted(axes) if boxes.shape[k] != 1]
+        several = [(k,) for k, n in enumerate(boxes.shape) if n != 1]
         on, tested = [depends(*place) for place in boxes.places], [(c, depends(c)) for c in boxes.taken]
         groups = joined([*(tuple(s) for s in (*on, *(s for _, s in tested)) if s), *several])
         for group in (*groups, tuple[int, ...]()):

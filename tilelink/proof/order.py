@@ -89,14 +89,6 @@ def _read_first(table: Table, r: Row, w: Row, extents: tuple[int, ...]) -> bool:
     return _left(table, Pairs.of(table, Writes.of(table, r, extents), w)) is None
 
 
-def _told_apart(table: Table, row: Row, flags: Sequence[Row]) -> set[int]:
-    """The axes along which the executions of a read or write are told apart, by its box or the flags that go with it."""
-    axes = {0} | table.axes(row)
-    for other in flags:
-        axes |= table.axes(other) - {*own_axes(row, other)}
-    return axes
-
-
 def _left(table: Table, pairs: Pairs) -> tuple[Moment, Moment] | None:
     """The first that is read, and nothing says that it is written before."""
     rules = (_same_tile, _ended, _told)
@@ -121,12 +113,10 @@ def _same_tile(table: Table, pairs: Pairs) -> Iterator[Sequence[Array]]:
         return
     tile = range(1 + len(w.loop.axes))
     turns = [a[1] for a, b in zip(w.around, r.around, strict=False) if a == b]
-    if any((axis in pairs.writes.axes) != (axis in pairs.axes) for axis in (*tile, *turns)):
-        return
     earlier = np.full((1,) * pairs.depth, before(w, r))
-    for mine, theirs in (pairs.indices(axis) for axis in reversed(turns) if axis in pairs.axes):
+    for mine, theirs in (pairs.indices(axis) for axis in reversed(turns)):
         earlier = (theirs < mine) | ((theirs == mine) & earlier)
-    told = (pairs.indices(axis) for axis in tile if axis in pairs.axes)
+    told = (pairs.indices(axis) for axis in tile)
     yield [earlier, *(mine == theirs for mine, theirs in told)]
 
 
@@ -192,17 +182,16 @@ class Writes:
     each with a table, by cell the number of the execution, -1: none; None: more than one touches a cell."""
 
     runs: Runs
-    axes: set[int]
     boxes: Boxes
     cells: Cells
     factors: tuple[tuple[Factor, Array | None], ...]
 
     @staticmethod
     def of(table: Table, row: Row, extents: tuple[int, ...]) -> Writes:
-        runs, axes = Runs.of(table, row), _told_apart(table, row, signals_behind(table, row))
+        runs = Runs.of(table, row)
         boxes = boxes_of(runs)
         cells = Cells.of(extents, [boxes])
-        return Writes(runs, axes, boxes, cells, tuple((f, _by_cell(f, cells)) for f in cells.factors(boxes, axes)))
+        return Writes(runs, boxes, cells, tuple((f, _by_cell(f, cells)) for f in cells.factors(boxes)))
 
 
 def _by_cell(factor: Factor, cells: Cells) -> Array | None:
@@ -222,18 +211,17 @@ class Pairs:
 
     writes: Writes
     reads: Runs
-    axes: set[int]
     depth: int = 0
     at: dict[int, Array] = field(default_factory=dict[int, Array])
     met: list[Array] = field(default_factory=list[Array])
 
     @staticmethod
     def of(table: Table, writes: Writes, row: Row) -> Pairs:
-        reads, axes = Runs.of(table, row), _told_apart(table, row, awaits_before(table, row))
+        reads = Runs.of(table, row)
         boxes, front = boxes_of(reads), len(reads.shape)
         behind = front + len(boxes.places)
         free = [k for f, by_cell in writes.factors if by_cell is None for k in f.axes]
-        out = Pairs(writes, reads, axes, behind + len(free))
+        out = Pairs(writes, reads, behind + len(free))
         for j, k in enumerate(free):
             out.at[k] = along(writes.runs.shape[k], behind + j, out.depth)
         out.met += [out.mine(c) for c in reads.taken]

@@ -37,7 +37,7 @@ from tilelink.ir.lowered import (
     walk,
 )
 from tilelink.ir.topology import env_of
-from tilelink.proof.cells import deeper, depends
+from tilelink.proof.cells import deeper
 
 Array: TypeAlias = Any
 Asked = TypeVar("Asked")
@@ -184,13 +184,6 @@ class Table:
     def signals(self, loop: Tiles) -> list[Row]:
         """The awaits and signals of a loop."""
         return [r for r in self.rows if r.loop is loop and r.tells]
-
-    @once
-    def axes(self, row: Row) -> set[int]:
-        """The axes on which an op depends, or whether it is executed."""
-        named = set[str]().union(*map(F.symbols, formulas(row.op)))
-        arrays = [v for v in (row.values[name] for name in named) if isinstance(v, np.ndarray)]
-        return depends(*arrays, *row.conditions)
 
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
