@@ -71,7 +71,7 @@ class Comparison:
         )
 
     def _races(self) -> None:
-        for race in self.run.recording.races.races:
+        for race in self.run.recording.races:
             line = race.later.line
             does = f"has a race: {race.later}, unordered with {race.earlier}"
             text = self._text(line)

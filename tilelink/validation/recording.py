@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilelink.ir.kernel import OF_EVERY_FILE
 from tilelink.runtime.simulated.agents import Agent, Atomic, Proxy, Span, Target
-from tilelink.runtime.simulated.machine import Observer
 from tilelink.runtime.simulated.races import RaceDetector
 from tilelink.validation.events import Event, Kind, Where
 from tilelink.validation.places import Places
-
-if TYPE_CHECKING:
-    from tilelink.runtime.simulated.machine import Machine
 
 TILE = "t"
 """What an emitted loop calls the position of its tile."""
@@ -35,38 +31,35 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What an agent has done: in which call it is, and the inner observer's."""
+    """What an agent has done: in which call it is, and what the race detector marks."""
 
     call: int
     inner: object
 
 
-@dataclass(slots=True)
-class Recording(Observer):
-    """`functions`: emitted function -> the path of the loop whose tiles it takes. `calls`: by rank, which call its host is in."""
+class Recording(RaceDetector):
+    """Collects races, too. `functions`: emitted function -> the path of the loop whose tiles it takes."""
 
-    places: Places
-    functions: dict[str, str]
-    lines: dict[Line, list[Event]] = field(default_factory=dict[Line, list[Event]])
-    strays: list[tuple[Line, Where, str]] = field(default_factory=list[tuple[Line, Where, str]])
-    """Accesses of memory that the plan has nothing in."""
-    calls: dict[int, int] = field(default_factory=dict[int, int])
-    races: RaceDetector = field(default_factory=lambda: RaceDetector(collect=True))
-    _in: dict[int, int] = field(default_factory=dict[int, int])
-    """By agent, the call that it works for."""
-    _agents: list[Agent] = field(default_factory=list[Agent])
-    _polled: dict[int, Atomic] = field(default_factory=dict[int, Atomic])
-    _expected: dict[int, int] = field(default_factory=dict[int, int])
-    """By agent, the number of the call that the flags it has looked at last are of."""
-    _count: int = 0
-
-    def attached(self, machine: Machine) -> None:
-        self.machine = machine
-        self.races.attached(machine)
+    def __init__(self, functions: dict[str, str]) -> None:
+        super().__init__(collect=True)
+        self.places = Places()
+        self.functions = functions
+        self.lines: dict[Line, list[Event]] = {}
+        self.strays: list[tuple[Line, Where, str]] = []
+        """Accesses of memory that the plan has nothing in."""
+        self.calls: dict[int, int] = {}
+        """By rank, which call its host is in."""
+        self._in: dict[int, int] = {}
+        """By agent, the call that it works for."""
+        self._agents: list[Agent] = []
+        self._polled: dict[int, Atomic] = {}
+        self._expected: dict[int, int] = {}
+        """By agent, the number of the call that the flags it has looked at last are of."""
+        self._count = 0
 
     # ------------------------------------------------------------------------------------------------------- whose turn
     def mark(self, agent: Agent) -> object:
-        return _Mark(self._call(agent), self.races.mark(agent))
+        return _Mark(self._call(agent), super().mark(agent))
 
     def after(self, agent: Agent, marks: Iterable[object]) -> None:
         found = [m for m in marks if isinstance(m, _Mark)]
@@ -74,7 +67,7 @@ class Recording(Observer):
             if id(agent) not in self._in:
                 self._agents.append(agent)  # whose id nobody else gets
             self._in[id(agent)] = max([self._in.get(id(agent), 0), *(m.call for m in found)])
-        self.races.after(agent, [m.inner for m in found])
+        super().after(agent, [m.inner for m in found])
 
     def _call(self, agent: Agent) -> int:
         return self.calls.get(agent.rank, 0) if agent.stream is None else self._in.get(id(agent), 0)
@@ -82,21 +75,21 @@ class Recording(Observer):
     # ----------------------------------------------------------------------------------------------------------- events
     def load(self, agent: Agent, span: Span, proxy: Proxy) -> None:
         self._access(agent, "read", span, "bulk" if proxy == "bulk" else "threads")
-        self.races.load(agent, span, proxy)
+        super().load(agent, span, proxy)
 
     def store(self, agent: Agent, span: Span, proxy: Proxy) -> None:
         self._access(agent, "write", span, proxy)
-        self.races.store(agent, span, proxy)
+        super().store(agent, span, proxy)
 
     def look(self, agent: Agent, span: Span) -> None:
         self._access(agent, "read", span, "flags", value=self._expected.get(id(agent), 0))
-        self.races.look(agent, span)
+        super().look(agent, span)
 
     def atomic(self, agent: Agent, atomic: Atomic) -> None:
         self._polled[id(agent)] = atomic
         if atomic.writes:
             self._signal(agent, atomic)
-        self.races.atomic(agent, atomic)
+        super().atomic(agent, atomic)
 
     def waited(self, agent: Agent, target: Target) -> None:
         place = self.places.find(target.address)
@@ -119,13 +112,7 @@ class Recording(Observer):
             self._add(agent, "drain", "", agent.rank, None, 0)
         elif meaning == "proxy_fence":
             self._add(agent, "fence", "", agent.rank, None, 0)
-        self.races.fence(agent, meaning)
-
-    def opened(self, start: int, end: int, keep: object) -> None:
-        self.races.opened(start, end, keep)
-
-    def freed(self, start: int, end: int) -> None:
-        self.races.freed(start, end)
+        super().fence(agent, meaning)
 
     # --------------------------------------------------------------------------------------------------------- in words
     def _access(self, agent: Agent, kind: Kind, span: Span, how: str, value: int = 0) -> None:

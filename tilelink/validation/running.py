@@ -45,7 +45,7 @@ def run(
     takes = tuple(plan.takes_credits or not call for call in range(calls))
     loops = {loop.path for e in lowered.executors for loop in e.loops}
     functions = {name: path for name, path in loaded[0].source.functions if path in loops}
-    recording = Recording(Places(), functions)
+    recording = Recording(functions)
     spaces: list[Workspace | None] = [None] * ranks
     results: list[list[torch.Tensor]] = [[] for _ in range(ranks)]
 

@@ -386,7 +386,7 @@ class RaceDetector(Observer):
             known = log.known.get(log.states[state].writer)
             if known is not None:
                 self._clocks.learn(s.threads, known)
-        self.load(agent, span, "threads")
+        RaceDetector.load(self, agent, span, "threads")  # of an observer that records both, a look is no load
 
     def _touch_word(self, agent: Agent, s: Strands, atomic: Atomic) -> None:
         """An atomic and an ordinary access of one flag want an order as any two; two atomics do not."""
