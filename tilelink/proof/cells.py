@@ -1,7 +1,7 @@
-"""How often each element of a tensor is touched: boxes counted over cells.
+"""Which elements of a tensor are touched, how often and by which executions: boxes taken apart into cells.
 
-A cell is a stretch between two positions at which any box begins or ends. A count is a product: places that depend on different
-axes of the turns are counted apart from one another, and those that all ranks touch alike once for all of them.
+A cell is a stretch between two positions at which any box begins or ends. What is touched is a product: places that depend on
+different axes of the executions are looked at apart from one another.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Cells:
         """How many of the boxes hold each cell: one axis per place, of length 1 where the count does not depend on it.
 
         Raises:
-            TooMany: it cannot be worked out.
+            TooMany: there are more boxes, or cells, than can be looked at one by one.
         """
         found: list[Array] = []
         for b in boxes:
@@ -89,11 +89,7 @@ class Cells:
         return narrow(found.reshape(lengths))
 
     def factors(self, boxes: Boxes) -> Iterator[Factor]:
-        """What is counted apart: no axis is in two of them.
-
-        Raises:
-            TooMany: there are more boxes, or cells, than can be looked at one by one.
-        """
+        """What is looked at apart: no axis is in two of them."""
         several = [(k,) for k, n in enumerate(boxes.shape) if n != 1]
         on, tested = [depends(*place) for place in boxes.places], [(c, depends(c)) for c in boxes.taken]
         groups = joined([*(tuple(s) for s in (*on, *(s for _, s in tested)) if s), *several])
@@ -157,13 +153,18 @@ def narrow(array: Array) -> Array:
     return array
 
 
-def bounded(*arrays: Array) -> None:
+def bounded(*arrays: Array, most: int = MOST) -> None:
     """
     Raises:
         TooMany: together they have more elements than can be looked at one by one.
     """
-    if prod(np.broadcast_shapes(*(a.shape for a in arrays))) > MOST:
+    if size(arrays) > most:
         raise TooMany
+
+
+def size(arrays: Sequence[Array]) -> int:
+    """How many elements the arrays have together."""
+    return prod(np.broadcast_shapes(*(a.shape for a in arrays)))
 
 
 def within(x: Array, size: int) -> Array:

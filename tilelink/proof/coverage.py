@@ -14,7 +14,7 @@ import numpy as np
 from tilelink.errors import Note
 from tilelink.ir.lowered import Buffer, Read, Write, formulas
 from tilelink.proof.cells import Boxes, Cells, depends, narrow
-from tilelink.proof.runs import Found, Moment, Runs
+from tilelink.proof.runs import Found, Moment, Runs, projected, together
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -89,11 +89,8 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
 def _idle(table: Table, row: Row) -> bool:
     """Whether some rank has no tile of it. That a loop in a tile has no turn is no excuse."""
     tiles = {*range(1 + len(row.loop.axes))}
-    found = np.ones((1,) * row.depth, dtype=np.bool_)
-    for condition in row.taken:
-        if depends(condition) <= tiles:
-            found = found & condition
-    return len(np.unique(np.nonzero(np.broadcast_to(found, (table.ranks, *found.shape[1:])))[0])) < table.ranks
+    busy = projected([c for c in row.taken if depends(c) <= tiles], {0})
+    return not np.all(together(np.logical_and, busy))
 
 
 def boxes_of(runs: Runs) -> Boxes:

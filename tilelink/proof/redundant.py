@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc
-from tilelink.ir.lowered import Await, For, If, Lowered, Op, Signal, walk
+from tilelink.ir.lowered import Await, Executor, For, If, Lowered, Op, Signal, walk
 from tilelink.proof.check import check
 
 
@@ -30,29 +30,21 @@ def redundant(lowered: Lowered) -> Iterator[Redundant]:
     for executor in lowered.executors:
         for loop in executor.loops:
             for op in dict.fromkeys(o for o in walk(loop.body) if isinstance(o, Await)):
-                without = _rewritten(lowered, lambda o, op=op: o == op, executor.name)
-                if check(without).ok:
+                if check(_without(lowered, lambda e, o, one=(executor.name, op): (e.name, o) == one)).ok:
                     yield Redundant(op.flags, loop.path, op.loc)
     for flags in lowered.flags:
-        without = _rewritten(lowered, lambda o, name=flags.name: isinstance(o, Await | Signal) and o.flags == name)
+        without = _without(lowered, lambda _, o, name=flags.name: isinstance(o, Await | Signal) and o.flags == name)
         without = replace(without, flags=tuple(f for f in lowered.flags if f is not flags))
         if check(without).ok:
             yield Redundant(flags.name, None, None)
 
 
-def _rewritten(lowered: Lowered, gone: Callable[[Op], bool], executor: str | None = None) -> Lowered:
-    """Without some ops, of one executor or of all."""
-    return replace(
-        lowered,
-        executors=tuple(
-            replace(e, loops=tuple(replace(x, body=_kept(x.body, gone)) for x in e.loops))
-            if executor in (None, e.name)
-            else e
-            for e in lowered.executors
-        ),
-    )
+def _without(lowered: Lowered, gone: Callable[[Executor, Op], bool]) -> Lowered:
+    """The plan without some ops."""
 
+    def kept(e: Executor, body: tuple[Op, ...]) -> tuple[Op, ...]:
+        found = (replace(o, body=kept(e, o.body)) if isinstance(o, For | If) else o for o in body)
+        return tuple(o for o in found if not gone(e, o))
 
-def _kept(body: tuple[Op, ...], gone: Callable[[Op], bool]) -> tuple[Op, ...]:
-    found = (replace(o, body=_kept(o.body, gone)) if isinstance(o, For | If) else o for o in body)
-    return tuple(o for o in found if not gone(o))
+    executors = (replace(e, loops=tuple(replace(x, body=kept(e, x.body)) for x in e.loops)) for e in lowered.executors)
+    return replace(lowered, executors=tuple(executors))

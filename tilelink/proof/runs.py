@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.lowered import Await, Check, Read, Signal
 from tilelink.ir.verdict import Instant
-from tilelink.proof.cells import TooMany, deeper, depends, entry
+from tilelink.proof.cells import bounded, deeper, depends, entry, size
 from tilelink.proof.table import Array, Row, Table, along, once, whole
 
 MOST = 200_000_000
@@ -60,22 +59,16 @@ class Runs:
         lengths = [{1, *(c.shape[k] for c in row.taken)} for k in range(1, row.depth)]
         shape = (table.ranks, *(0 if 0 in found else max(found) for found in lengths))
         runs = Runs(row, shape, shape, (), row.conditions, row.values)
-        while any(c.size > FEW for c in runs.taken):
-            counts = [(c, int(np.count_nonzero(c))) for c in runs.taken if c.size > FEW]
-            sparse = next((c for c, n in counts if 0 < 2 * n < c.size), None)
-            if sparse is None:
-                break
+        while (sparse := next(filter(_sparse, runs.taken), None)) is not None:
             axes = tuple(sorted(depends(sparse)))
             places = tuple(x for k, x in enumerate(np.nonzero(sparse)) if k in axes)
             lengths = {k: len(places[0]) if k == axes[0] else 1 for k in axes}
             taken = [_pack(c, axes, places) for c in runs.taken if c is not sparse]
-            runs = Runs(
-                row,
-                shape,
-                tuple(lengths.get(k, n) for k, n in enumerate(runs.shape)),
-                (*runs.packed, (axes, places)),
-                tuple(c for c in taken if not c.all()),
-                row.values,
+            runs = replace(
+                runs,
+                shape=tuple(lengths.get(k, n) for k, n in enumerate(runs.shape)),
+                packed=(*runs.packed, (axes, places)),
+                taken=tuple(c for c in taken if not c.all()),
             )
         return replace(runs, values=_Values(row.values, runs.pack)) if runs.packed else runs
 
@@ -111,6 +104,10 @@ class Runs:
         return self.pack(along(self.lengths[axis], axis, len(self.lengths)))
 
 
+def _sparse(condition: Array) -> bool:
+    return condition.size > FEW and 0 < 2 * np.count_nonzero(condition) < condition.size
+
+
 def _pack(array: Array, axes: tuple[int, ...], places: tuple[Array, ...]) -> Array:
     if all(array.shape[k] == 1 for k in axes):
         return array
@@ -126,14 +123,8 @@ def together(join: Any, arrays: Sequence[Array]) -> Array:
     Raises:
         TooMany: it has more elements than can be looked at one by one.
     """
-    if _size(arrays) > MOST:
-        raise TooMany
+    bounded(*arrays, most=MOST)
     return reduce(join, arrays) if arrays else np.ones((), dtype=np.bool_)
-
-
-def _size(arrays: Sequence[Array]) -> int:
-    """How many elements the arrays have together."""
-    return prod(np.broadcast_shapes(*(a.shape for a in arrays)))
 
 
 def projected(conditions: Sequence[Array], axes: set[int], *, counted: bool = False) -> list[Array]:
@@ -143,7 +134,7 @@ def projected(conditions: Sequence[Array], axes: set[int], *, counted: bool = Fa
     left = list(conditions)
     while hidden := depends(*left) - axes:
         # The axis first that leaves the least to be looked at.
-        axis = min(hidden, key=lambda k: _size([c for c in left if c.shape[k] != 1]) if len(hidden) > 1 else 0)
+        axis = min(hidden, key=lambda k: size([c for c in left if c.shape[k] != 1]) if len(hidden) > 1 else 0)
         every = together(join, [c for c in left if c.shape[axis] != 1])
         found = every.sum(axis=axis, keepdims=True) if counted else every.any(axis=axis, keepdims=True)
         left = [c for c in left if c.shape[axis] == 1]
@@ -166,7 +157,7 @@ def possible(conditions: Sequence[Array]) -> bool:
     left = [c for c in conditions if not c.all()]
     if len(left) < 2:
         return True
-    if _size(left) <= FEW:
+    if size(left) <= FEW:
         return bool(reduce(np.logical_and, left).any())
     return all(c.any() for c in projected(left, set()))
 

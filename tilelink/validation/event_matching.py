@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from tilelink.validation.events import Event, Said
 from tilelink.validation.expanding import Expansion
 
 Array: TypeAlias = Any
+Thing = TypeVar("Thing")
+Key = TypeVar("Key")
 Flag: TypeAlias = "tuple[str, int]"
 NEVER = -1
 """Before everything."""
@@ -100,9 +102,7 @@ class Match:
 
     # ------------------------------------------------------------------------------------------------------------ awaits
     def _awaits(self) -> None:
-        made: dict[Flag, list[Event]] = defaultdict(list)
-        for e in self._of("await"):
-            made[e.name, e.index].append(e)
+        made = grouped(self._of("await"), lambda e: (e.name, e.index))
         asked: Counter[Flag] = Counter()
         for s in (s for s in self.said if s.kind == "await"):
             flag, flags = (s.name, s.index), self.facts.lowered.flag(s.name)
@@ -147,18 +147,10 @@ class Match:
 
     # ----------------------------------------------------------------------------------------------------------- signals
     def _signals(self) -> None:
-        made: dict[tuple[str, int, int], list[Event]] = defaultdict(list)
-        rung: dict[tuple[str, int, int], list[Event]] = defaultdict(list)
-        counts: dict[Flag, list[Event]] = defaultdict(list)
-        for e in self._of("signal"):
-            doorbell = self._style(e.name) == "doorbell"
-            (rung if e.how == "doorbell" and not doorbell else made)[e.name, e.index, e.rank].append(e)
-        for e in self._of("count"):
-            counts[e.name, e.index].append(e)
-        wanted: dict[tuple[str, int, int], list[Said]] = defaultdict(list)
-        for s in self.said:
-            if s.kind == "signal":
-                wanted[s.name, s.index, s.rank].append(s)
+        signals = grouped(self._of("signal"), lambda e: e.how == "doorbell" and self._style(e.name) != "doorbell")
+        made, rung = (grouped(signals[rings], lambda e: (e.name, e.index, e.rank)) for rings in (False, True))
+        counts = grouped(self._of("count"), lambda e: (e.name, e.index))
+        wanted = grouped((s for s in self.said if s.kind == "signal"), lambda s: (s.name, s.index, s.rank))
         for key, said in wanted.items():
             if self._style(key[0]) == "data":
                 self.tally.elided[UNSAID] += len(said)
@@ -228,12 +220,8 @@ class Match:
 
     # ---------------------------------------------------------------------------------------------------------- accesses
     def _accesses(self, kind: str) -> None:
-        said: dict[tuple[str, int], list[Said]] = defaultdict(list)
-        made: dict[tuple[str, int], list[Event]] = defaultdict(list)
-        for s in (s for s in self.said if s.kind == kind):
-            said[s.name, s.rank].append(s)
-        for e in (e for e in self.events if e.kind == kind):
-            made[e.name, e.rank].append(e)
+        said = grouped((s for s in self.said if s.kind == kind), lambda s: (s.name, s.rank))
+        made = grouped(self._of(kind), lambda e: (e.name, e.rank))
         for name, rank in {**said, **made}:
             self._buffer(kind, said[name, rank], made[name, rank])
 
@@ -357,6 +345,14 @@ class Match:
 
     def _differs(self, does: str, says: str, event: Event | None, s: Said | None = None) -> None:
         self.found.append(Found(does, says, event, s.loc if s is not None else None))
+
+
+def grouped(found: Iterable[Thing], by: Callable[[Thing], Key]) -> defaultdict[Key, list[Thing]]:
+    """In the order in which they come."""
+    out: defaultdict[Key, list[Thing]] = defaultdict(list)
+    for one in found:
+        out[by(one)].append(one)
+    return out
 
 
 def _times(made: list[Event], size: int) -> tuple[Array, Array, Array]:
