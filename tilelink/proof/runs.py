@@ -105,7 +105,7 @@ class Runs:
 
 
 def _sparse(condition: Array) -> bool:
-    return condition.size > FEW and 0 < 2 * np.count_nonzero(condition) < condition.size
+    return condition.size > FEW and 0 < 2 * int(np.count_nonzero(condition)) < condition.size
 
 
 def _pack(array: Array, axes: tuple[int, ...], places: tuple[Array, ...]) -> Array:
