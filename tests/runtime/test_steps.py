@@ -94,7 +94,8 @@ def begun(op: Operator, session: Session, given: tuple[torch.Tensor, ...]) -> to
 def lines(
     notes: Notes, op: Operator, session: Session, given: tuple[torch.Tensor, ...], out: torch.Tensor
 ) -> list[str]:
-    """What the driver is asked for a call."""
+    """What the driver is asked for a call; events of backends before are destroyed beforehand, and not in the middle of it."""
+    gc.collect()
     notes.start()
     assert op(*given, out=out, session=session) is out
     return notes.lines()
