@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from tilelink.errors import Loc
-from tilelink.frontend.rehearsal.functions import Findings
-from tilelink.frontend.rehearsal.places import SIZES, Drawn, Paths, is_new, values_of
-from tilelink.frontend.rehearsal.run import Rehearsed, Run
+from tilelink.frontend.rehearsal.drawn import SIZES, Drawn, Findings, Paths, Rehearsed, is_new, values_of
+from tilelink.frontend.rehearsal.places import Trial
+from tilelink.frontend.rehearsal.run import rehearse
 from tilelink.ir.program import Together
 
 __all__ = ["Rehearsed", "is_new", "taken_together"]
@@ -36,6 +36,8 @@ MORE = 72
 """Rehearsals, at most, for sides of branches that others do not take, and near constants that positions are compared with."""
 WIDE = 100
 """Where an axis is as long as a constant from here on, the others are not."""
+_COUNTING = ("range", "static_range", "topk")
+"""Functions that count to a number."""
 
 
 def taken_together(program: Rehearsed) -> tuple[Together, ...]:
@@ -44,36 +46,31 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
     Raises:
         TilelinkError: TL143, what lies past an edge would come into what it stores.
     """
-    found, paths = Findings(frozenset(n for n in program.domain if n)), Paths()
-    counted, compared = _numbers(program)
+    found, paths = Findings(), Paths()
+
+    def run(drawn: Drawn, way: Mapping[ast.AST, bool] | None = None) -> None:
+        rehearse(Trial(program, drawn, paths, found, way or {}))
+
+    counted, compared, far = _numbers(program)
     near = [(n + more, k) for n in compared for k in ((-1,) if n < WIDE else (0, 1, 2)) for more in (-3, 3)]
     with np.errstate(all="ignore"):
         for which in range(MANY):
             if which < len(SIZES) or found.doubtful or (program.constants and 3 * which < 2 * MANY):
-                Run(program, Drawn(which, counted), paths, found, {})
+                run(Drawn(which, counted))
         for which in range(len(SIZES)):
             for size, axis in near[: MORE // len(SIZES) if found.doubtful or not which else 0]:
-                Run(program, Drawn(which, counted, size, axis), paths, found, {})
+                run(Drawn(which, counted, size, axis))
         for _ in range(MORE):
             if (side := paths.untaken()) is None:
                 break
-            Run(program, side[0], paths, found, side[1])
+            run(*side)
         for which in QUOTIENTS if found.quotients else ():
             for first in (True, False):
-                Run(program, Drawn(which, _far(program), first=first), paths, found, {})
+                run(Drawn(which, far, first=first))
         loops = dict.fromkeys(found.loops - {t.var for t in found.notes if t.stored}, -1)
         found.notes += _hanging(program, paths, loops | found.walks)
     stored = {t for t in found.notes if t.stored}
     return tuple(dict.fromkeys(t for t in found.notes if t.stored or replace(t, stored=True) not in stored))
-
-
-def _far(program: Rehearsed) -> int:
-    """More than the constants and numbers of a program, up to 64: positions may lie on both sides of them."""
-    numbers = [
-        abs(n) for c in program.constants if c.kind == "int" for n in (*values_of(c), program.given.get(c.name, 0))
-    ]
-    written = (n.value for n in ast.walk(program.source.node) if isinstance(n, ast.Constant) and type(n.value) is int)
-    return 2 * int(max((n for n in (*numbers, *written) if n <= 64), default=0))
 
 
 def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iterator[Together]:
@@ -81,7 +78,9 @@ def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iter
     stored: with tiles of the domain half as long, or longer ones of the walk, it is something else."""
 
     def stored(drawn: Drawn, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
-        return Run(program, replace(drawn, half=half), paths, Findings(frozenset()), {}).stored
+        trial = Trial(program, replace(drawn, half=half), paths, Findings(), {})
+        rehearse(trial)
+        return trial.stored
 
     def differing(var: str) -> Iterator[Loc]:
         drawn, others = [Drawn(k) for k in range(MANY)], (0, 1)
@@ -98,26 +97,26 @@ def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iter
             yield Together(var, "", loc, stored=True)
 
 
-def _numbers(program: Rehearsed) -> tuple[int, tuple[int, ...]]:
-    """The greatest number that a program counts to, as in `tl.topk(x, 8)` or a loop, and those that it compares something with,
-    or divides by."""
+def _numbers(program: Rehearsed) -> tuple[int, tuple[int, ...], int]:
+    """The greatest number that a program counts to, as in `tl.topk(x, 8)` or a loop; those that it compares something with, or
+    divides by; and more than its constants and all that it writes, up to 64: positions may lie on both sides of them."""
     constants = {c.name: program.given.get(c.name, c.default) for c in program.constants}
     given = {name: value for name, value in constants.items() if isinstance(value, int)}
     counted, compared = {0}, set[int]()
+    written = {abs(n) for c in program.constants if c.kind == "int" for n in (*values_of(c), constants[c.name] or 0)}
     for node in ast.walk(program.source.node):
         parts: list[ast.expr] = []
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
-            "range",
-            "static_range",
-            "topk",
-        ):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _COUNTING:
             parts = node.args
         elif isinstance(node, ast.Compare):
             parts = [node.left, *node.comparators]
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.FloorDiv):
             parts = [node.right]
+        elif isinstance(node, ast.Constant) and type(node.value) is int:
+            written.add(node.value)
         inside = [n for p in parts for n in ast.walk(p)]
         values = {n.value for n in inside if isinstance(n, ast.Constant) and type(n.value) is int}
         values |= {given[n.id] for n in inside if isinstance(n, ast.Name) and n.id in given}
         (counted if isinstance(node, ast.Call) else compared).update(values)
-    return max(n for n in counted if n <= 16), tuple(sorted(n for n in compared if 8 < n <= 2048))
+    far = 2 * int(max((n for n in written if n <= 64), default=0))
+    return max(n for n in counted if n <= 16), tuple(sorted(n for n in compared if 8 < n <= 2048)), far

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NoReturn, TypeAlias, cast
 
 import numpy as np
@@ -17,18 +18,11 @@ IN, INDEX, PAST = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Whose lanes an axis of a block are: along axis `dim` of a parameter, those of tile `var` ("": of the whole axis).
-    `loaded`: as a load has left them."""
+    """Whose lanes an axis of a block are: along axis `dim` of a parameter, those of tile `var` ("": of the whole axis)."""
 
     param: str
     dim: str
     var: str
-    loaded: bool = True
-
-
-def made(edges: Iterable[Edge | None]) -> tuple[Edge | None, ...]:
-    """Of what no load has left so."""
-    return tuple(e and replace(e, loaded=False) for e in edges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +63,11 @@ class Block:
         return self.mark is not None and bool(self.mark.any())
 
     @property
+    def loaded(self) -> bool:
+        """Whether it is as a load has left it."""
+        return self.bare and self.data
+
+    @property
     def counts_lanes(self) -> bool:
         """One number that is made of the length of a block."""
         return self.rank == 0 and self.mark is not None
@@ -83,6 +82,15 @@ class Block:
         mark = None if self.mark is None else change(self.mark[None])[0]
         return replace(self, value=change(self.value), mark=mark, edges=tuple(edges), lanes=None)
 
+    def placed(self, axis: int, rank: int) -> Block:
+        """A vector as a block of more axes, which goes along one of them; one value as it is."""
+        if not self.rank:
+            return self
+        lengths = [-1 if k == axis else 1 for k in range(rank)]
+        return self.moved(
+            lambda v: v.reshape(len(v), *lengths), (self.edges[0] if k == axis else None for k in range(rank))
+        )
+
     def along(self, axis: int) -> Block:
         """The length of an axis."""
         edge, marks = self.edges[axis], self.marks.min(axis=tuple(k for k in range(self.rank) if k != axis))
@@ -93,6 +101,11 @@ class Block:
 
 def number(value: Any, **more: Any) -> Block:
     return Block(np.asarray([value]), **more)
+
+
+def literal(value: Any) -> Any:
+    """What is written out."""
+    return value if value is None or isinstance(value, str) else number(value, known=True, static=True)
 
 
 def spread(array: Array, lengths: Sequence[int]) -> Array:
@@ -120,7 +133,7 @@ def broadcast(values: Sequence[Block]) -> tuple[list[Array], list[Array] | None,
     if any(b.mark is not None for b in values):
         marks = [np.broadcast_to(spread(b.marks[None], lengths)[0], lengths) for b in values]
     sides = [(None,) * (len(lengths) - b.rank) + b.edges for b in values]
-    edges = made(next((e for e in along if e), None) for along in zip(*sides, strict=True))
+    edges = tuple(next((e for e in along if e), None) for along in zip(*sides, strict=True))
     taken = frozenset[Together]().union(*(b.taken for b in values))
     odd = next((b.odd for b in values if b.odd is not None), None)
     of_all = {word: all(getattr(b, word) for b in values) for word in ("known", "static")}
@@ -154,23 +167,16 @@ def difference(function: Callable[..., Any], a: Block, b: Block) -> Block:
 
 def filled(shape: Sequence[Block], value: Block) -> Block:
     """A block of a shape that holds one value."""
-    lengths = [max(int(n.number), 1) for n in shape]
-    marks = np.full(lengths, IN if value.mark is None else PAST, np.int8)
-    for axis, n in enumerate(shape):
-        if n.lanes is not None:
-            own = spread(n.lanes.marks[None], lengths[axis : axis + 1])[0]
-            marks = np.maximum(marks, own.reshape([-1 if k == axis else 1 for k in range(len(lengths))]))
-    edges = made(n.lanes and n.lanes.edges[0] for n in shape)
-    values = np.broadcast_to(value.value.reshape([-1] + [1] * len(lengths)), [len(value.value), *lengths])
-    return replace(value, value=values, mark=marks if marks.any() else None, edges=edges)
+    along = [n.lanes or Block(np.arange(max(int(n.number), 1))[None], edges=(None,)) for n in shape]
+    axes = [block.placed(k, len(along)) for k, block in enumerate(along)]
+    return like(value, elementwise(lambda *at: np.zeros((1, *np.broadcast_shapes(*(a.shape[1:] for a in at)))), *axes))
 
 
 def like(block: Block, other: Block) -> Block:
     """A block in the shape of another one: what it does not hold past an edge itself lies past the other's."""
     (value, _), marks, more = broadcast([block, replace(other, data=False, odd=None, taken=frozenset())])
-    mark = None if marks is None else np.where(marks[0] != IN, marks[0], np.where(marks[1] != IN, PAST, IN))
-    whole = np.broadcast_to(value, [len(value), *common([block, other])])
-    return Block(whole, mark, **more)
+    mark = None if marks is None else np.where(marks[0] != IN, marks[0], marks[1])
+    return Block(np.broadcast_to(value, [len(value), *common([block, other])]), mark, **more)
 
 
 def reshaped(block: Block, lengths: Sequence[int]) -> Block:
@@ -181,7 +187,7 @@ def reshaped(block: Block, lengths: Sequence[int]) -> Block:
     rest = min(len(old), rank) - left
     right = next((k for k in range(rest) if old[-1 - k] != lengths[-1 - k]), rest)
     inner = [e for e in block.edges[left : len(old) - right] if e]
-    edges = (*block.edges[:left], *made(inner[:1] or (None,)) * (rank - left - right), *block.edges[len(old) - right :])
+    edges = (*block.edges[:left], *(inner[:1] or [None]) * (rank - left - right), *block.edges[len(old) - right :])
     head, tail, wanted = old[:left], old[len(old) - right :], list(lengths[left : rank - right])
     size = int(np.prod(old[left : len(old) - right]))
     pick = np.arange(size)
@@ -206,11 +212,12 @@ def stacked(values: Sequence[Block], axis: int) -> Block:
     return Block(whole, None if marks is None else np.stack(marks, axis), tuple(edges), **more)
 
 
-def row(index: Any, k: int) -> Any:
-    """An index as all lanes have it, or as it is meant."""
-    if isinstance(index, tuple):
-        return tuple(row(part, k) for part in cast("tuple[Any, ...]", index))
-    return replace(index, value=index.value[k][None]) if isinstance(index, Block) else index
+def flat(value: Any) -> Iterator[Block]:
+    """The blocks in what may be one, or a tuple of some."""
+    if isinstance(value, Block):
+        yield value
+    elif isinstance(value, tuple):
+        yield from chain.from_iterable(map(flat, cast("tuple[Any, ...]", value)))
 
 
 def holds(found: Any) -> bool:
@@ -225,3 +232,18 @@ def part(found: Any, k: int) -> Any:
 
 def integer(found: Any, default: int) -> int:
     return int(found.number) if isinstance(found, Block) else default
+
+
+def same(value: Array, where: Array) -> bool:
+    """Whether all lanes make, at these, what those that count make."""
+    if len(value) == 1:
+        return True
+    a, b = np.broadcast_to(value, [2, *where.shape])[:, where].astype(float)
+    return bool((a == b).all() or np.isclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True).all())
+
+
+def agreed(value: Any, where: Array | None = None) -> Any:
+    """Refuses a value that is another for what lies past an edge."""
+    if isinstance(value, Block) and value.odd and not same(value.value, value.marks == IN if where is None else where):
+        value.odd()
+    return value
