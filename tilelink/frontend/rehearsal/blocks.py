@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
 from typing import Any, NoReturn, TypeAlias, cast
 
@@ -84,7 +85,7 @@ class Block:
 
     def placed(self, axis: int, rank: int) -> Block:
         """A vector as a block of more axes, which goes along one of them; one value as it is."""
-        if not self.rank:
+        if not self.rank or self.rank == rank == 1:
             return self
         lengths = [-1 if k == axis else 1 for k in range(rank)]
         return self.moved(
@@ -131,7 +132,7 @@ def broadcast(values: Sequence[Block]) -> tuple[list[Array], list[Array] | None,
     arrays = [spread(b.value, lengths) for b in values]
     marks = None
     if any(b.mark is not None for b in values):
-        marks = [np.broadcast_to(spread(b.marks[None], lengths)[0], lengths) for b in values]
+        marks = [spread(b.marks[None], lengths)[0] for b in values]
     sides = [(None,) * (len(lengths) - b.rank) + b.edges for b in values]
     edges = tuple(next((e for e in along if e), None) for along in zip(*sides, strict=True))
     taken = frozenset[Together]().union(*(b.taken for b in values))
@@ -143,7 +144,7 @@ def broadcast(values: Sequence[Block]) -> tuple[list[Array], list[Array] | None,
 def elementwise(function: Callable[..., Any], *values: Block) -> Block:
     """A function of values that go together: of what lies past an edge it makes what lies past it."""
     arrays, marks, more = broadcast(values)
-    return Block(np.asarray(function(*arrays)), None if marks is None else np.maximum.reduce(marks), **more)
+    return Block(np.asarray(function(*arrays)), None if marks is None else reduce(np.maximum, marks), **more)
 
 
 def compared(function: Callable[..., Any], a: Block, b: Block) -> Block:
@@ -209,7 +210,7 @@ def stacked(values: Sequence[Block], axis: int) -> Block:
     whole = np.stack([np.broadcast_to(a, [size, *common(values)]) for a in arrays], axis + 1)
     edges = [*more.pop("edges")]
     edges.insert(axis, None)
-    return Block(whole, None if marks is None else np.stack(marks, axis), tuple(edges), **more)
+    return Block(whole, None if marks is None else np.stack(np.broadcast_arrays(*marks), axis), tuple(edges), **more)
 
 
 def flat(value: Any) -> Iterator[Block]:

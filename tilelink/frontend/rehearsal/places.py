@@ -119,8 +119,8 @@ class Trial:
         if on is None or part is None:
             return self.whole(param, on)
         if isinstance(part, Span):
-            edges = (e and Edge(param.name, on.name, e.var) for e in part.at.edges)
-            return replace(part, at=replace(part.at, edges=tuple(edges)))
+            edges = tuple(e and Edge(param.name, on.name, e.var) for e in part.at.edges)
+            return part if edges == part.at.edges else replace(part, at=replace(part.at, edges=edges))
         at = replace(part, value=np.trunc(np.nan_to_num(part.value.astype(float))).astype(int))
         found = Span(at, *self.part(on))
         if at.rank and not at.data and at.mark is None and not any(at.edges):

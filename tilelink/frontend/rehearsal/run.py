@@ -69,7 +69,7 @@ class Run(Frame):
                 taken, told = self._side(node, node.test)
                 self.under.append(told)
                 self.block(node.body if taken else node.orelse)
-                if not any(isinstance(n, ast.Return) for n in ast.walk(node)):
+                if not told or not any(isinstance(n, ast.Return) for n in ast.walk(node)):
                     self.under.pop()
             case ast.For(target=ast.Name(id=name), iter=ast.Call() as call):
                 for value in self._turns(call, name):
