@@ -10,9 +10,9 @@ import linecache
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ _loading = threading.Lock()
 
 SOURCE = "__emitted__"
 """Attribute of an emitted module: the `KernelSource` that it was loaded from."""
+INTERPRETED = "__interpreted__"
+"""Among the global names of Triton functions that are interpreted, and of nothing else that runs."""
 
 
 def load(source: KernelSource) -> ModuleType:
@@ -129,13 +131,13 @@ def compiling(kernel: Any) -> Iterator[None]:
 
 
 @contextmanager
-def interpreting(kernel: Any, codes: Set[CodeType]) -> Iterator[None]:
+def interpreting(kernel: Any) -> Iterator[None]:
     """What Triton's functions do not accept becomes TL412; what anybody else raises goes through. `kernel`: the `triton.jit`
-    function that is interpreted inside; `codes`: those of all Triton functions that are interpreted."""
+    function that is interpreted inside."""
     try:
         yield
     except RAISED as error:
-        line = _interpreted(error.__traceback__, codes, kernel.fn.__code__.co_filename)
+        line = _interpreted(error.__traceback__, kernel.fn.__code__.co_filename)
         if line is None:
             raise
         raise _refusal(kernel, repr(error), line) from error
@@ -177,13 +179,14 @@ def _compiled(error: CompilationError, names: Mapping[str, Any]) -> tuple[str, i
     return said if at is None else repr(at), line
 
 
-def _interpreted(trace: TracebackType | None, codes: Set[CodeType], file: str) -> int | None:
+def _interpreted(trace: TracebackType | None, file: str) -> int | None:
     """The innermost line of the emitted file, if Triton's functions or the line itself raised."""
     line, ours = None, False
     for frame, at in traceback.walk_tb(trace):
-        code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
-        if code in codes and code.co_filename == file:
+        names = frame.f_globals
+        kernels, module = INTERPRETED in names, str(names.get("__name__", ""))
+        if kernels and frame.f_code.co_filename == file:
             line = at
-        if code in codes or module.partition(".")[0] in ("triton", "tilelink"):
-            ours = code not in codes and module.startswith("tilelink.")
+        if kernels or module.partition(".")[0] in ("triton", "tilelink"):
+            ours = not kernels and module.startswith("tilelink.")
     return None if ours else line

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from tilelink.ir.kernel import OF_EVERY_FILE
-from tilelink.runtime.simulated.agents import Agent, Atomic, Proxy, Span, Target
+from tilelink.runtime.simulated.agents import Agent, Atomic, Proxy, Span, Target, frames
 from tilelink.runtime.simulated.races import RaceDetector
 from tilelink.validation.events import Event, Kind, Where
 from tilelink.validation.places import Places
@@ -164,18 +163,15 @@ class Recording(RaceDetector):
         """The innermost function that takes tiles, or is about to; none while a call begins or ends."""
         if agent.launch is None:
             return Where()
-        frame: FrameType | None = sys._getframe(1)
         function, line, path, tile = "", 0, "", None
-        while frame is not None:
-            code = frame.f_code
-            if code.co_filename == agent.launch.file and code in self.machine.codes:
-                if not function:
-                    function, line = code.co_name, frame.f_lineno
-                if code.co_name in OF_EVERY_FILE:
-                    return Where(function, line)
-                if code.co_name in self.functions and tile is None:
-                    if TILE in frame.f_locals:
-                        path, tile = self.functions[code.co_name], int(frame.f_locals[TILE])
-                    path = path or self.functions[code.co_name]
-            frame = frame.f_back
+        for frame in frames(sys._getframe(1), agent.launch.file):
+            name = frame.f_code.co_name
+            if not function:
+                function, line = name, frame.f_lineno
+            if name in OF_EVERY_FILE:
+                return Where(function, line)
+            if name in self.functions and tile is None:
+                if TILE in frame.f_locals:
+                    path, tile = self.functions[name], int(frame.f_locals[TILE])
+                path = path or self.functions[name]
         return Where(function, line, path, tile)

@@ -8,12 +8,12 @@ import random
 import sys
 from bisect import bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from queue import SimpleQueue
 from threading import Thread
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from greenlet import GreenletExit, greenlet
 
 from tilelink.errors import Loc, whole_line
 from tilelink.ir.kernel import KernelSource
+from tilelink.runtime.kernels import INTERPRETED
 from tilelink.runtime.memory import extent
 
 Proxy = Literal["threads", "atomics", "bulk"]
@@ -100,11 +101,10 @@ class Atomic:
     exchange: bool = True
 
 
-def frames(frame: FrameType | None, codes: Set[CodeType], file: str | None = None) -> Iterator[FrameType]:
-    """Those of Triton functions, of one file or of all, innermost first; `codes` are those of all that ever ran."""
+def frames(frame: FrameType | None, file: str | None = None) -> Iterator[FrameType]:
+    """Those of Triton functions, of one file or of all, innermost first."""
     while frame is not None:
-        code = frame.f_code
-        if (file is None or code.co_filename == file) and code in codes:  # in this order: hashing a code takes long
+        if (file is None or frame.f_code.co_filename == file) and INTERPRETED in frame.f_globals:
             yield frame
         frame = frame.f_back
 

@@ -24,6 +24,7 @@ from triton.runtime.jit import JITFunction
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Descriptor
+from tilelink.runtime.kernels import INTERPRETED
 from tilelink.runtime.simulated.agents import NUMBER, Span, Target
 from tilelink.runtime.simulated.builder import NARROW, Builder, span_of
 from tilelink.runtime.simulated.machine import Machine
@@ -86,7 +87,6 @@ class Interpreter:
             scope: dict[str, Any] = {}
             exec(code, names, scope)
             made = scope[fn.__name__]
-            self.machine.codes.add(made.__code__)
             made = self._functions[fn] = self._special.get(fn.__name__, lambda same: same)(made)
         return made
 
@@ -100,7 +100,7 @@ class Interpreter:
         """A copy of the names of the function's module, with its own builtins bound to the interpreter."""
         names = self._names.get(id(fn.__globals__))
         if names is None:
-            names = {**vars(stock), **fn.__globals__}
+            names = {**vars(stock), **fn.__globals__, INTERPRETED: True}
             for name, value in fn.__globals__.items():
                 if tl.core.is_builtin(value) and isinstance(value, FunctionType):
                     names[name] = partial(value, _semantic=stock.interpreter_semantic)

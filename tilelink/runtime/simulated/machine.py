@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import CodeType
 from typing import Literal
 
 import numpy as np
@@ -138,8 +137,6 @@ class Machine:
     memory: MemoryMap = field(default_factory=MemoryMap)
     flags: Histories[float] = field(default_factory=lambda: Histories(0.0))
     """When, in simulated time, a flag came to hold a value: a counter, when the last of its writers had come."""
-    codes: set[CodeType] = field(default_factory=set[CodeType])
-    """Code of every Triton function that has run, by which their frames are known."""
     names: dict[int, dict[tuple[int, int], Argument]] = field(
         default_factory=dict[int, dict[tuple[int, int], Argument]]
     )
@@ -268,7 +265,7 @@ class Machine:
     def stuck(self, agents: list[Agent]) -> None:
         """Everybody waits: let the clocks go beyond every limit, if some wait has one. Raises TL501, none has."""
         if self.limit is None or not any(agent.target is not None for agent in agents):
-            raise StandstillError(tuple(waiting(agent, self.codes) for agent in agents), self.topology.ranks)
+            raise StandstillError(tuple(waiting(agent) for agent in agents), self.topology.ranks)
         self.passed += self.limit + 1
 
     def name_of(self, agent: Agent, address: int) -> str:
@@ -330,7 +327,7 @@ class Machine:
         """The innermost function of the kernel's own file that the running agent is in, and its line."""
         if agent.launch is None:
             return "", 0
-        frame = next(frames(sys._getframe(1), self.codes, agent.launch.file), None)
+        frame = next(frames(sys._getframe(1), agent.launch.file), None)
         return (frame.f_code.co_name, frame.f_lineno) if frame is not None else (agent.launch.kernel, 0)
 
     # ------------------------------------------------------------------------------------------------------ diagnostics

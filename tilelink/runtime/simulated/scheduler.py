@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import triton.language as tl
@@ -355,12 +355,12 @@ class StandstillError(TilelinkError):
         )
 
 
-def waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
-    """Where an agent waits; `codes` are those of all Triton functions that ever ran."""
+def waiting(agent: Agent) -> Waiting:
+    """Where an agent waits."""
     launch, frame = agent.launch, agent.coroutine.gr_frame
     inside, scalars = list[FrameType](), dict[str, int | None]()
     if launch is not None:
-        inside = list(frames(frame, codes))
+        inside = list(frames(frame))
         frame = next((f for f in inside if f.f_code.co_filename == launch.file), None)
         scalars = {} if frame is None else {n: _integer(v) for n, v in frame.f_locals.items()}
     elif agent.stream is not None:

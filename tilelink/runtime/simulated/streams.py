@@ -156,7 +156,7 @@ class SimulatedStream:
         def work() -> None:
             machine.record("launch")
             # A GPU computes nan and inf without a word.
-            with np.errstate(all="ignore"), interpreting(kernel, machine.codes):
+            with np.errstate(all="ignore"), interpreting(kernel):
                 self._interpreter.function(kernel)(**given)
             machine.stores.arrive(worker)
             machine.record("end")
