@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilelink.ir.kernel import OF_EVERY_FILE
-from tilelink.runtime.simulated.agents import Agent, Atomic, Proxy, Span, Target, frames
+from tilelink.runtime.simulated.agents import OF_CALL, Agent, Atomic, Proxy, Span, Target, frames
 from tilelink.runtime.simulated.races import RaceDetector
 from tilelink.validation.events import Event, Kind, Where
 from tilelink.validation.places import Places
@@ -52,8 +52,6 @@ class Recording(RaceDetector):
         """By agent, the call that it works for."""
         self._agents: list[Agent] = []
         self._polled: dict[int, Atomic] = {}
-        self._expected: dict[int, int] = {}
-        """By agent, the number of the call that the flags it has looked at last are of."""
         self._count = 0
 
     # ------------------------------------------------------------------------------------------------------- whose turn
@@ -80,10 +78,6 @@ class Recording(RaceDetector):
         self._access(agent, "write", span, proxy)
         super().store(agent, span, proxy)
 
-    def look(self, agent: Agent, span: Span) -> None:
-        self._access(agent, "read", span, "flags", value=self._expected.get(id(agent), 0))
-        super().look(agent, span)
-
     def atomic(self, agent: Agent, atomic: Atomic) -> None:
         self._polled[id(agent)] = atomic
         if atomic.writes:
@@ -91,10 +85,11 @@ class Recording(RaceDetector):
         super().atomic(agent, atomic)
 
     def waited(self, agent: Agent, target: Target) -> None:
-        place = self.places.find(target.address)
-        if place is not None and place.kind == "ll":
-            self._expected[id(agent)] = target.number
+        super().waited(agent, target)
+        if target.comparison == OF_CALL:
+            self._access(agent, "read", target.span, "flags", value=target.number)
             return
+        place = self.places.find(target.address)
         poll = self._polled[id(agent)]
         wide, name, index = poll.scope == "system", "", 0
         if place is not None:

@@ -243,21 +243,28 @@ class Launch:
 
 NUMBER = (1 << 32) - 1
 """The bits of an LL flag's upper half, where the number of the call is, and of its lower half, where the data is."""
+OF_CALL = "of call"
+"""How LL flags compare: their number is that of a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the wait function that is running waits for: that the flag is `comparison` to `number`."""
+    """What the wait function that is running waits for: that each flag of `span` is `comparison` to `number`."""
 
-    address: int
-    comparison: Literal["=", ">=", "of call"]
+    span: Span
+    comparison: str
     number: int
 
     def condition(self, word: int) -> bool:
         """Whether a flag that holds this is what is waited for."""
-        if self.comparison == "of call":
+        if self.comparison == OF_CALL:
             return (word >> 32) & NUMBER == self.number
         return word == self.number if self.comparison == "=" else word >= self.number
+
+    @property
+    def address(self) -> int:
+        """Of the first flag."""
+        return self.span.bounds[0]
 
     @property
     def text(self) -> str:
@@ -276,12 +283,11 @@ class Agent:
     coroutine: greenlet | Host = field(init=False)
     awaits: Callable[[], str] | None = None
     """Says in the report what it waits for."""
-    polled: tuple[int, object] | None = None
-    """Address and value of the last poll, if nothing was accessed since; of several flags the first one's, and what all hold."""
+    polled: tuple[tuple[int, int], bytes] | None = None
+    """Where it has polled last, and what was there, if nothing was accessed since."""
     target: Target | None = None
-    looks: Literal["", "at the clock", "at flags"] = ""
-    """What it does between two polls, or to poll: accesses that are nothing that happens. Flags may not have come yet: who uses
-    them says so (`Observer.look`)."""
+    aside: bool = False
+    """Whether it looks at the clock between two polls: its accesses are nothing that happens."""
 
     @property
     def name(self) -> str:
@@ -335,6 +341,12 @@ class Region:
         """The integer at `address`."""
         offset = address - self.start
         return int(self.data[offset : offset + itemsize].view(f"i{itemsize}")[0])
+
+    def words(self, span: Span) -> np.ndarray:
+        """The integers of a span that lies in this region, in one row."""
+        low, high = span.bounds
+        inside = self.data[low - self.start : high - self.start].view(f"i{span.itemsize}")
+        return inside if len(inside) == 1 else inside[(span.addresses - low) // span.itemsize]
 
 
 class MemoryMap:
@@ -466,9 +478,16 @@ class StoreBuffer:
         self._apply(agent, lambda p: p.stage == "covered")
 
     def arrive(self, agent: Agent) -> None:
-        """Time passes, or the program ends: all that it has stored is seen in the end."""
+        """The program ends: all that it has stored is seen in the end."""
         self._apply(agent, lambda p: True)
         self._pending.pop(agent, None)
+
+    def time_passes(self) -> bool:
+        """All that was stored is seen; whether something was not."""
+        late = [agent for agent, pending in self._pending.items() if pending]
+        for agent in late:
+            self.arrive(agent)
+        return bool(late)
 
     def _advance(self, agent: Agent, old: Stage, new: Stage) -> None:
         for pending in self._pending.get(agent, ()):

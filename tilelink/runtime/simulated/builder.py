@@ -17,7 +17,7 @@ from triton.runtime import interpreter as stock
 from tilelink.device.clocks import READS
 from tilelink.device.fences import MEANING
 from tilelink.runtime.memory import WORD
-from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Region, Scatter, Span
+from tilelink.runtime.simulated.agents import OF_CALL, Agent, Atomic, Block, Region, Scatter, Span
 from tilelink.runtime.simulated.machine import Machine
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -95,13 +95,15 @@ class Builder(stock.InterpreterBuilder):
     # --------------------------------------------------------------------------------------------- loads and stores
     def create_masked_load(self, ptr: Handle, mask: Handle, other: Handle | None, *policy: Any) -> Handle:
         agent, dtype, span, region = self._reach(ptr, mask, "reads")
-        if policy[-1] and region is not None and isinstance(span, Block) and ptr.data.size == 1:
-            self.machine.poll(span.address, region, dtype.itemsize)  # a volatile load of a flag
+        volatile = policy[-1]
+        if volatile and span is not None and region is not None and span.bounds[1] <= region.end:
+            self.machine.poll(agent, span, region)
         else:
             self._interrupt(agent, ptr.data)
-        if span is not None:
+        if span is not None and region is not None:
+            self._charge(agent, span, region)
             self.machine.stores.settle(agent, *span.bounds)
-            if agent.looks != "at flags":
+            if not (volatile and agent.target is not None and agent.target.comparison == OF_CALL):
                 self.machine.observer.load(agent, span, "threads")
         ty = ptr.get_element_ty()
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
@@ -114,6 +116,7 @@ class Builder(stock.InterpreterBuilder):
         self._interrupt(agent, ptr.data)
         if region is None or span is None:
             return
+        self._charge(agent, span, region)
         words = bool(region.peers) and dtype.itemsize == WORD
         if words:
             # Each flag says itself that it has come: a signal like any other.
@@ -128,23 +131,24 @@ class Builder(stock.InterpreterBuilder):
             else:
                 native.store(ptr.data, value.data, mask.data)
             if words:
-                self.machine.stored(span, region)
+                self.machine.stored(agent, span, region)
 
         self.machine.observer.store(agent, span, "threads")
         self.machine.stores.put(agent, span, "threads", write)
 
-    def _reach(self, ptr: Handle, mask: Handle, what: str) -> tuple[Agent, np.dtype, Span | None, Region | None]:
+    def _reach(self, ptr: Handle, mask: Handle | None, what: str) -> tuple[Agent, np.dtype, Span | None, Region | None]:
         """Who accesses elements of which type, where, in which memory. A rectangle over several regions is taken as the list of
         its addresses."""
         agent, dtype = self.scheduler.running(), stock._get_np_dtype(ptr.get_element_ty())
-        span = span_of(ptr.data, mask.data, dtype.itemsize)
+        span = span_of(ptr.data, None if mask is None else mask.data, dtype.itemsize)
         if span is None:
             return agent, dtype, None, None
         if isinstance(span, Block) and self.machine.memory.find(*span.bounds, agent.rank) is None:
             span = Scatter(span.addresses, span.itemsize)
-        region = self.machine.reach(agent, span, what)
+        return agent, dtype, span, self.machine.reach(agent, span, what)
+
+    def _charge(self, agent: Agent, span: Span, region: Region) -> None:
         agent.clock += self.machine.costs.accessed(span.nbytes, region.home not in (None, agent.rank))
-        return agent, dtype, span, region
 
     def _interrupt(self, agent: Agent, addresses: np.ndarray) -> None:
         self.machine.moved(agent)
@@ -195,7 +199,7 @@ class Builder(stock.InterpreterBuilder):
         first = int(desc.base.data.item()) + sum(at * s for at, s in zip(low, strides, strict=True))
         block = Block(first, shape, strides, dtype.itemsize)
         region = self.machine.reach(agent, block, what)
-        agent.clock += self.machine.costs.accessed(block.nbytes, region.home not in (None, agent.rank))
+        self._charge(agent, block, region)
         inner = tuple(slice(at - o, h - o) for at, h, o in zip(low, high, offsets, strict=True))
         return block, _view(block, region, dtype), inner
 
@@ -215,7 +219,7 @@ class Builder(stock.InterpreterBuilder):
 
         poll = op == ir.ATOMIC_OP.ADD and val.data.size == 1 and not val.data.item()
         run = partial(super().create_atomic_rmw, op, ptr, val, mask, sem, scope)
-        return self._atomic(ptr, mask.data, sem, scope, run, writes=not poll)
+        return self._atomic(ptr, mask, sem, scope, run, writes=not poll)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
         run = partial(super().create_atomic_cas, ptr, cmp, val, sem, scope)
@@ -225,11 +229,11 @@ class Builder(stock.InterpreterBuilder):
         ty = ptr.get_element_ty()
         dtype = stock._get_np_dtype(ty)
         run = partial(native.load, ptr.data, mask.data, np.zeros(ptr.data.shape, dtype), dtype)
-        return Handle(self._atomic(ptr, mask.data, sem, scope, run, writes=False), ty)
+        return Handle(self._atomic(ptr, mask, sem, scope, run, writes=False), ty)
 
     def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
         run = partial(native.store, ptr.data, val.data, mask.data)
-        self._atomic(ptr, mask.data, sem, scope, run, writes=True)
+        self._atomic(ptr, mask, sem, scope, run, writes=True)
 
     def create_atomic_poll(self, ptr: Handle, expected: Handle, timeout_ns: Any, sem: Any, scope: Any) -> Handle:
         if ptr.data.size != 1 or timeout_ns is not None:
@@ -240,31 +244,28 @@ class Builder(stock.InterpreterBuilder):
         return mask
 
     def _atomic(
-        self, ptr: Handle, mask: np.ndarray | None, sem: Any, scope: Any, run: Callable[[], T], *, writes: bool
+        self, ptr: Handle, mask: Handle | None, sem: Any, scope: Any, run: Callable[[], T], *, writes: bool
     ) -> T:
         """What `run` gives. `writes`: it may change what it reads, and is no poll."""
-        machine, agent, ty = self.machine, self.scheduler.running(), ptr.get_element_ty()
-        if ty == tl.bfloat16:
+        machine = self.machine
+        if ptr.get_element_ty() == tl.bfloat16:
             raise machine.refusal("an atomic on bfloat16", "accumulate in float32")
-        size = stock._get_np_dtype(ty).itemsize
-        live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
-        span = Scatter(live.reshape(-1).view(np.int64), size)
-        region = None
-        if live.size:
-            region = machine.reach(agent, span, "changes")
+        agent, dtype, span, region = self._reach(ptr, mask, "changes")
+        if span is not None:
             machine.stores.settle(agent, *span.bounds)
         if writes:
             machine.moved(agent)
             self.scheduler.switch()
-        if region is None:
+        if span is None or region is None:
             return run()
-        if live.size > 1:
+        size = dtype.itemsize
+        if span.nbytes > size:
             # A block of atomics: to the machine no signals, only accesses.
             machine.observer.store(agent, span, "atomics")
             return run()
-        address, acquires, releases = int(live.item()), sem in _ACQUIRES, sem in _RELEASES
+        address, acquires, releases = span.bounds[0], sem in _ACQUIRES, sem in _RELEASES
         if not writes:
-            machine.poll(address, region, size)
+            machine.poll(agent, span, region)
         elif releases:
             machine.stores.release(agent)
         before = region.word(address, size)

@@ -25,7 +25,8 @@ from triton.runtime.jit import JITFunction
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.kernels import INTERPRETED
-from tilelink.runtime.simulated.agents import NUMBER, Span, Target
+from tilelink.runtime.memory import WORD
+from tilelink.runtime.simulated.agents import NUMBER, OF_CALL, Block, Target
 from tilelink.runtime.simulated.builder import NARROW, Builder, span_of
 from tilelink.runtime.simulated.machine import Machine
 
@@ -50,7 +51,7 @@ class Interpreter:
             **dict.fromkeys(waits, self._waiting),
             "signal_wait_each": self._one_by_one,
             **dict.fromkeys(("ll_load", "ll_load_within"), self._numbered),
-            **dict.fromkeys(("ll_words", "look_at_clock"), self._looking),
+            "look_at_clock": self._aside,
         }
         """Device functions that are more to the machine than what they do -> what makes that of them."""
 
@@ -119,10 +120,9 @@ class Interpreter:
 
         def wait(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
-            address, target = int(given["flag"].handle.data.item()), operator.index(given["value"])
-            with self.machine.waiting(
-                Target(address, "=" if operator.index(given["cmp"]) == _CMP_EQ else ">=", target)
-            ):
+            flag = Block(int(given["flag"].handle.data.item()), (1,), (0,), WORD)
+            comparison = "=" if operator.index(given["cmp"]) == _CMP_EQ else ">="
+            with self.machine.waiting(Target(flag, comparison, operator.index(given["value"]))):
                 return fn(*args, **kwargs)
 
         return wait
@@ -148,31 +148,25 @@ class Interpreter:
         the first that does not."""
 
         def load(words: Any, number: Any, mask: Any, *rest: Any) -> Any:
-            span, machine, wanted = _live_words(words, mask), self.machine, operator.index(number) & NUMBER
+            live = mask.handle.data if isinstance(mask, tl.tensor) else None
+            span = span_of(words.handle.data, live, WORD)
             if span is None:
                 return fn(words, number, mask, *rest)
-            with machine.waiting(Target(span.bounds[0], "of call", wanted)):
-                result = fn(words, number, mask, *rest)
-            machine.observer.look(machine.scheduler.running(), span)
-            return result
+            with self.machine.waiting(Target(span, OF_CALL, operator.index(number) & NUMBER)):
+                return fn(words, number, mask, *rest)
 
         return load
 
-    def _looking(self, fn: Function) -> Function:
-        """What a poll loop calls besides, or to look at a block of flags that others store, `(words, number, mask)`: no progress,
-        nor a point where others run, except before such flags are looked at."""
-        flags = fn.__name__ == "ll_words"
+    def _aside(self, fn: Function) -> Function:
+        """What a poll loop calls besides: no progress, nor a point where others run."""
 
         def look(*args: Any) -> Any:
-            span = _live_words(args[0], args[2]) if flags else None
-            if span is not None:
-                self.machine.look(span)
             agent = self.machine.scheduler.running()
-            agent.looks = "at flags" if flags else "at the clock"
+            agent.aside = True
             try:
                 return fn(*args)
             finally:
-                agent.looks = ""
+                agent.aside = False
 
         return look
 
@@ -235,13 +229,6 @@ def _rewritten(jit: JITFunction) -> CodeType:
     # Lines of decorators are not in `src`.
     before = jit.starting_line_number - 1 + len(jit.raw_src) - jit.src.count("\n")
     return compile(ast.increment_lineno(ast.fix_missing_locations(tree), before), jit.fn.__code__.co_filename, "exec")
-
-
-def _live_words(words: Any, mask: Any) -> Span | None:
-    """The flags of a block that a mask leaves; None: it leaves none."""
-    pointers = words.handle.data
-    live = np.broadcast_to(mask.handle.data, pointers.shape) if isinstance(mask, tl.tensor) else None
-    return span_of(pointers, live, pointers.dtype.itemsize)
 
 
 def _of_numbers(min_max: Callable[..., Any]) -> Callable[..., Any]:

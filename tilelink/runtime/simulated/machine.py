@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +18,7 @@ from tilelink.ir.topology import Topology
 from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import (
     NUMBER,
+    OF_CALL,
     Agent,
     Argument,
     Atomic,
@@ -26,7 +27,6 @@ from tilelink.runtime.simulated.agents import (
     MemoryMap,
     Proxy,
     Region,
-    Scatter,
     Span,
     StoreBuffer,
     Target,
@@ -69,10 +69,8 @@ class Observer:
     def atomic(self, agent: Agent, atomic: Atomic) -> None: ...
 
     def waited(self, agent: Agent, target: Target) -> None:
-        """A wait function of the device has ended: what it has read last is what `agent` has seen last."""
-
-    def look(self, agent: Agent, span: Span) -> None:
-        """`agent` has loaded flags each of which says that it has come."""
+        """A wait function of the device has ended: what it has read last is what `agent` has seen last. Loads of flags each of
+        which says that it has come (`OF_CALL`) are told by this alone."""
 
     def fence(self, agent: Agent, meaning: str) -> None:
         """`meaning` is a value of `tilelink.device.fences.MEANING`, or "barrier": of all threads of one program."""
@@ -113,11 +111,6 @@ class Recorder:
     """Pass one to `simulate` to keep the trace of the run."""
 
     records: list[Record] = field(default_factory=list)
-
-
-def contents(span: Span, region: Region, of: np.ndarray | None = None) -> np.ndarray:
-    """What the flags hold now; or what something holds `of` each flag of the region."""
-    return (region.data.view(np.int64) if of is None else of)[(span.addresses - region.start) // WORD]
 
 
 SMALL_COPY = 64 * WORD
@@ -176,46 +169,32 @@ class Machine:
         )
 
     # ------------------------------------------------------------------------------------------------------------ flags
-    def poll(self, address: int, region: Region, size: int) -> None:
-        """The running agent is about to read a flag that others write."""
-        agent = self.scheduler.running()
-        if not agent.looks:
-            text = partial(self._awaited, agent, address, region, size)
-            self._poll(agent, address, partial(region.word, address, size), partial(self.scheduler.park, address, text))
-
-    def look(self, span: Span) -> None:
-        """The running agent is about to load flags that others store."""
-        agent = self.scheduler.running()
-        region = self.reach(agent, Scatter(span.addresses, span.itemsize), "reads")
-
-        def sleep() -> None:
-            self.stores.arrive(agent)  # somebody may wait for flags that are no signals
-            self.scheduler.park(span.bounds, partial(self._expected, agent, span, region))
-
-        self._poll(agent, span.bounds[0], lambda: contents(span, region).tobytes(), sleep)
-        if region.times is not None:
-            agent.clock = max(agent.clock, float(contents(span, region, region.times).max()))
-
-    def _poll(self, agent: Agent, address: int, seen: Callable[[], object], sleep: Callable[[], None]) -> None:
-        """Let others run; sleep until somebody writes there if the agent would see the same again."""
-        if agent.polled == (address, seen()):
-            sleep()
+    def poll(self, agent: Agent, span: Span, region: Region) -> None:
+        """The agent is about to read flags that others write: let others run, or sleep until somebody writes there if the agent
+        would see the same again."""
+        if agent.aside:
+            return
+        if agent.polled == (span.bounds, region.words(span).tobytes()):
+            self.scheduler.park(span.bounds, partial(self._awaited, agent, span, region))
         else:
             self.scheduler.moves += 1
             self.scheduler.switch()
-        agent.polled = (address, seen())
+        agent.polled = (span.bounds, region.words(span).tobytes())
+        if region.times is not None and span.itemsize == WORD:
+            agent.clock = max(agent.clock, float(region.times[(span.addresses - region.start) // WORD].max()))
 
-    def _expected(self, agent: Agent, span: Span, region: Region) -> str:
-        """The first of the flags that an agent looks at in vain."""
-        assert agent.target is not None
-        words, condition = contents(span, region), agent.target.condition
-        missing = next(k for k, word in enumerate(words.tolist()) if not condition(word))
-        name, number = self.name_of(agent, int(span.addresses[missing])), (int(words[missing]) >> 32) & NUMBER
-        return f"{name} is of call {number}, waits until it is {agent.target.text}"
+    def _awaited(self, agent: Agent, span: Span, region: Region) -> str:
+        """What an agent polls in vain: of several flags the first that is not what it waits for."""
+        target, words = agent.target, region.words(span).tolist()
+        at = 0 if target is None else next((k for k, word in enumerate(words) if not target.condition(word)), 0)
+        name, word = self.name_of(agent, int(span.addresses[at])), words[at]
+        if target is None:
+            return f"{name} is {word}"
+        held = f"of call {(word >> 32) & NUMBER}" if target.comparison == OF_CALL else word
+        return f"{name} is {held}, waits until it is {target.text}"
 
-    def stored(self, span: Span, region: Region) -> None:
-        """The running agent has stored a block of flags: whoever looks at some of them may go on."""
-        agent = self.scheduler.running()
+    def stored(self, agent: Agent, span: Span, region: Region) -> None:
+        """The agent has stored a block of flags: whoever polls some of them may go on."""
         if region.times is None:
             region.times = np.zeros(len(region.data) // WORD)
         seen = agent.clock + self.costs.flight(region.home != agent.rank)
@@ -232,8 +211,8 @@ class Machine:
         self.record("wait", text)
         yield
         if self.limit is not None:
-            region = self.memory.find(target.address, target.address + WORD)
-            self.gave_up |= region is not None and not target.condition(region.word(target.address))
+            region = self.memory.find(*target.span.bounds)
+            self.gave_up |= region is not None and not all(map(target.condition, region.words(target.span).tolist()))
         self.moved(agent)
         agent.clock = max(agent.clock, self.flags.satisfied(target.address, target.condition))
         agent.target = None
@@ -249,21 +228,24 @@ class Machine:
         self.flags.write(atomic.address, atomic.before, atomic.after, partial(max, seen))
         if self.recorder is not None:
             self.record("signal", f"{self.name_of(agent, atomic.address)} = {atomic.after}")
-        self.scheduler.wake(atomic.address)
+        self.scheduler.wake_range(atomic.address, atomic.address + atomic.size)
 
     def moved(self, agent: Agent) -> None:
         """The agent has done something that is not a repeated poll."""
-        if agent.looks:
+        if agent.aside:
             return
         if agent.polled is not None:
             if agent.target is None:
                 # The end of a spin loop outside the wait functions: which value ended it is not known.
-                agent.clock = max(agent.clock, self.flags.latest(agent.polled[0]))
+                agent.clock = max(agent.clock, self.flags.latest(agent.polled[0][0]))
             agent.polled = None
         self.scheduler.moves += 1
 
     def stuck(self, agents: list[Agent]) -> None:
-        """Everybody waits: let the clocks go beyond every limit, if some wait has one. Raises TL501, none has."""
+        """Everybody waits: let time pass. What was stored arrives, or clocks go beyond every limit, if some wait has one. Raises
+        TL501, none has."""
+        if self.stores.time_passes():
+            return
         if self.limit is None or not any(agent.target is not None for agent in agents):
             raise StandstillError(tuple(waiting(agent) for agent in agents), self.topology.ranks)
         self.passed += self.limit + 1
@@ -285,10 +267,6 @@ class Machine:
         if name is None:
             name = hex(span.address) if region is None else f"{region.name}+{span.address - region.start}"
         return name if home in (None, agent.rank) else f"{name} of rank {home}"
-
-    def _awaited(self, agent: Agent, address: int, region: Region, size: int) -> str:
-        name, value = self.name_of(agent, address), region.word(address, size)
-        return f"{name} is {value}" + (f", waits until it is {agent.target.text}" if agent.target is not None else "")
 
     @contextmanager
     def writing(self, agent: Agent, start: int, end: int, size: int = WORD) -> Iterator[None]:

@@ -11,7 +11,18 @@ import numpy as np
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.memory import WORD
-from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Histories, Launch, Proxy, Scatter, Span
+from tilelink.runtime.simulated.agents import (
+    OF_CALL,
+    Agent,
+    Atomic,
+    Block,
+    Histories,
+    Launch,
+    Proxy,
+    Scatter,
+    Span,
+    Target,
+)
 from tilelink.runtime.simulated.machine import Observer
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
 
@@ -375,18 +386,18 @@ class RaceDetector(Observer):
             if span.itemsize == WORD and me == s.threads:
                 self._log.known[number] = self._clocks.snapshot(me)
 
-    def look(self, agent: Agent, span: Span) -> None:
+    def waited(self, agent: Agent, target: Target) -> None:
         """Who sees a word of 64 bits knows what its writer had read and knew then: that is behind it. (What the writer had
         stored elsewhere may not have arrived; a plan lets nobody read it for that.)"""
-        shadow = self._memory.find(span)
+        shadow = self._memory.find(target.span) if target.comparison == OF_CALL else None
         if shadow is None:
             return
         s, log = self._clocks.strands(agent), self._log
-        for state in shadow.cells(span).states():
+        for state in shadow.cells(target.span).states():
             known = log.known.get(log.states[state].writer)
             if known is not None:
                 self._clocks.learn(s.threads, known)
-        RaceDetector.load(self, agent, span, "threads")  # of an observer that records both, a look is no load
+        RaceDetector.load(self, agent, target.span, "threads")  # of an observer that records both, a look is no load
 
     def _touch_word(self, agent: Agent, s: Strands, atomic: Atomic) -> None:
         """An atomic and an ordinary access of one flag want an order as any two; two atomics do not."""

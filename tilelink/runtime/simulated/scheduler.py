@@ -252,10 +252,9 @@ class Scheduler:
             self._turns.add(agent)
 
     def wake_range(self, start: int, end: int) -> None:
-        """Wake who waits for a flag in [start, end): its address is the key, or the bounds of several."""
+        """Wake who waits for flags in [start, end): where these lie is the key."""
         for key in list(self._parked):
-            low, high = key if isinstance(key, tuple) else (key, key + 1) if isinstance(key, int) else (end, end)
-            if low < end and start < high:
+            if isinstance(key, tuple) and key[0] < end and start < key[1]:
                 self.wake(key)
 
     def running(self) -> Agent:

@@ -23,7 +23,7 @@ from tilelink.ir.kernel import AWAIT_FLAG
 from tilelink.ir.schedule import KernelOptions
 from tilelink.runtime.backend import Descriptor, Library
 from tilelink.runtime.kernels import SOURCE, interpreting
-from tilelink.runtime.memory import extent
+from tilelink.runtime.memory import WORD, extent
 from tilelink.runtime.refusals import check_arguments, check_copy
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch
 from tilelink.runtime.simulated.interpreter import Interpreter
@@ -236,7 +236,7 @@ class SimulatedStream:
         name = f"doorbell at {address:#x}"
         machine.record("wait", name)
         machine.scheduler.block(
-            address,
+            (address, address + WORD),
             lambda: f"doorbell is {int(doorbell)}, waits until it is {times}",
             # On GPUs the host releases streams once some wait has ended by its limit.
             lambda: int(doorbell) == times or machine.gave_up,
