@@ -11,7 +11,7 @@ from tests.simulated import emitted_ag_gemm
 from tests.simulated.programs import Problem, pull, push
 from tilelink import cost
 from tilelink.runtime.simulated import Observer, Record, Recorder, simulate
-from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
+from tilelink.runtime.simulated.agents import AccessKind, Agent, Atomic, Block, Proxy, Span
 
 SLOW_LINKS = replace(cost.H200, push=500.0, pull=500.0, link=500.0)
 
@@ -110,12 +110,10 @@ class Counting(Observer):
     def after(self, agent: Agent, marks: Iterable[object]) -> None:
         self.order |= {(str(mark), agent.name) for mark in marks}
 
-    def load(self, agent: Agent, span: Span, proxy: Proxy) -> None:
-        self.spans.append(("load", proxy, span))
-        self.places.add(self.machine.place(agent))
-
-    def store(self, agent: Agent, span: Span, proxy: Proxy) -> None:
-        self.spans.append(("store", proxy, span))
+    def access(self, agent: Agent, span: Span, proxy: Proxy, kind: AccessKind) -> None:
+        self.spans.append((kind, proxy, span))
+        if kind == "load":
+            self.places.add(self.machine.place(agent))
 
     def atomic(self, agent: Agent, atomic: Atomic) -> None:
         self.atomics.append((atomic.acquire, atomic.release, atomic.scope, atomic.writes))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilelink.ir.kernel import OF_EVERY_FILE
-from tilelink.runtime.simulated.agents import OF_CALL, Agent, Atomic, Proxy, Span, Target, frames
+from tilelink.runtime.simulated.agents import OF_CALL, AccessKind, Agent, Atomic, Proxy, Span, Target, frames
 from tilelink.runtime.simulated.races import RaceDetector
 from tilelink.validation.events import Event, Kind, Where
 from tilelink.validation.places import Places
@@ -70,13 +70,9 @@ class Recording(RaceDetector):
         return self.calls.get(agent.rank, 0) if agent.stream is None else self._in.get(id(agent), 0)
 
     # ----------------------------------------------------------------------------------------------------------- events
-    def load(self, agent: Agent, span: Span, proxy: Proxy) -> None:
-        self._access(agent, "read", span, "bulk" if proxy == "bulk" else "threads")
-        super().load(agent, span, proxy)
-
-    def store(self, agent: Agent, span: Span, proxy: Proxy) -> None:
-        self._access(agent, "write", span, proxy)
-        super().store(agent, span, proxy)
+    def access(self, agent: Agent, span: Span, proxy: Proxy, kind: AccessKind) -> None:
+        self._access(agent, "read" if kind == "load" else "write", span, proxy)
+        super().access(agent, span, proxy, kind)
 
     def atomic(self, agent: Agent, atomic: Atomic) -> None:
         self._polled[id(agent)] = atomic

@@ -28,6 +28,8 @@ from tilelink.runtime.memory import extent
 Proxy = Literal["threads", "atomics", "bulk"]
 """How memory is accessed: by all threads (loads and stores), by a block of atomics, or by a bulk copy (descriptor, TMA)."""
 
+AccessKind = Literal["load", "store"]
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -104,7 +104,7 @@ class Builder(stock.InterpreterBuilder):
             self._charge(agent, span, region)
             self.machine.stores.settle(agent, *span.bounds)
             if not (volatile and agent.target is not None and agent.target.comparison == OF_CALL):
-                self.machine.observer.load(agent, span, "threads")
+                self.machine.observer.access(agent, span, "threads", "load")
         ty = ptr.get_element_ty()
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
             return Handle(_view(span, region, dtype).copy(), ty)
@@ -133,7 +133,7 @@ class Builder(stock.InterpreterBuilder):
             if words:
                 self.machine.stored(agent, span, region)
 
-        self.machine.observer.store(agent, span, "threads")
+        self.machine.observer.access(agent, span, "threads", "store")
         self.machine.stores.put(agent, span, "threads", write)
 
     def _reach(self, ptr: Handle, mask: Handle | None, what: str) -> tuple[Agent, np.dtype, Span | None, Region | None]:
@@ -160,11 +160,12 @@ class Builder(stock.InterpreterBuilder):
         agent, ty = self.scheduler.running(), desc.base.dtype.element_ty
         nan = {"bf16": 0x7FC0, "fp8e4nv": 0x7F, "fp8e5": 0x7E}.get(ty.name, float("nan"))
         pad = 0 if desc.padding == ir.PADDING_OPTION.PAD_ZERO else nan
-        data = np.full(tuple(desc.block_shape), pad, dtype=stock._get_np_dtype(ty))
+        shape, dtype = tuple(desc.block_shape), stock._get_np_dtype(ty)
         found = self._tile(agent, desc, indices, "reads")
+        data = np.empty(shape, dtype) if found is not None and found[0].shape == shape else np.full(shape, pad, dtype)
         if found is not None:
             block, view, inner = found
-            self.machine.observer.load(agent, block, "bulk")
+            self.machine.observer.access(agent, block, "bulk", "load")
             self.machine.stores.settle(agent, *block.bounds)
             data[inner] = view
         if getattr(desc, "round_f32_to_tf32", False):
@@ -176,7 +177,7 @@ class Builder(stock.InterpreterBuilder):
         found = self._tile(agent, desc, indices, "writes")
         if found is not None:
             block, view, inner = found
-            self.machine.observer.store(agent, block, "bulk")
+            self.machine.observer.access(agent, block, "bulk", "store")
             data = value.data.reshape(tuple(desc.block_shape))[inner]
             self.machine.stores.put(agent, block, "bulk", lambda: np.copyto(view, data))
 
@@ -261,7 +262,7 @@ class Builder(stock.InterpreterBuilder):
         size = dtype.itemsize
         if span.nbytes > size:
             # A block of atomics: to the machine no signals, only accesses.
-            machine.observer.store(agent, span, "atomics")
+            machine.observer.access(agent, span, "atomics", "store")
             return run()
         address, acquires, releases = span.bounds[0], sem in _ACQUIRES, sem in _RELEASES
         if not writes:

@@ -19,6 +19,7 @@ from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import (
     NUMBER,
     OF_CALL,
+    AccessKind,
     Agent,
     Argument,
     Atomic,
@@ -62,9 +63,7 @@ class Observer:
     def opened(self, start: int, end: int, keep: object) -> None:
         """A whole allocation that kernels or copies are about to access. It lives as long as `keep`."""
 
-    def load(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
-
-    def store(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
+    def access(self, agent: Agent, span: Span, proxy: Proxy, kind: AccessKind) -> None: ...
 
     def atomic(self, agent: Agent, atomic: Atomic) -> None: ...
 
@@ -288,11 +287,11 @@ class Machine:
             if storage.nbytes():
                 self.observer.opened(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage)
 
-    def observe(self, agent: Agent, tensor: torch.Tensor, *, writes: bool) -> None:
+    def observe(self, agent: Agent, tensor: torch.Tensor, kind: AccessKind) -> None:
         """A stream is about to read this, or to write it."""
         if tensor.numel():
             self.opened(tensor)
-            (self.observer.store if writes else self.observer.load)(agent, block_of(tensor), "threads")
+            self.observer.access(agent, block_of(tensor), "threads", kind)
 
     def observe_flag(self, agent: Agent, flag: torch.Tensor, before: int, after: int, *, acquire: bool) -> None:
         """A stream changes a flag, which is a signal: who acquires it sees what the stream did before. The stream has seen it in

@@ -13,6 +13,7 @@ from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.memory import WORD
 from tilelink.runtime.simulated.agents import (
     OF_CALL,
+    AccessKind,
     Agent,
     Atomic,
     Block,
@@ -57,7 +58,7 @@ class Access:
 
     rank: int
     agent: str
-    kind: Literal["load", "store"]
+    kind: AccessKind
     proxy: Proxy
     function: str
     line: int
@@ -368,23 +369,18 @@ class RaceDetector(Observer):
         self._memory.close(start, end)
         self._releases.forget(start, end)
 
-    def load(self, agent: Agent, span: Span, proxy: Proxy) -> None:
+    def access(self, agent: Agent, span: Span, proxy: Proxy, kind: AccessKind) -> None:
         shadow = self._memory.find(span)
-        if shadow is not None:
-            s = self._clocks.strands(agent)
-            # A bulk load sees what its proxy sees; that it has ended is known to all threads, which use what it brought.
-            eyes = s.bulk if proxy == "bulk" else s.threads
-            self._read(shadow.cells(span), eyes, self._record(agent, s, s.threads, "load", proxy, span))
-
-    def store(self, agent: Agent, span: Span, proxy: Proxy) -> None:
-        shadow = self._memory.find(span)
-        if shadow is not None:
-            s = self._clocks.strands(agent)
-            me = s.bulk if proxy == "bulk" else s.threads
-            number = self._record(agent, s, me, "store", proxy, span)
-            self._write(shadow.cells(span), me, number)
-            if span.itemsize == WORD and me == s.threads:
-                self._log.known[number] = self._clocks.snapshot(me)
+        if shadow is None:
+            return
+        s = self._clocks.strands(agent)
+        eyes = s.bulk if proxy == "bulk" else s.threads
+        # A bulk load sees what its proxy sees; that it has ended is known to all threads, which use what it brought.
+        row = s.threads if kind == "load" else eyes
+        number = self._record(agent, s, row, kind, proxy, span)
+        (self._read if kind == "load" else self._write)(shadow.cells(span), eyes, number)
+        if kind == "store" and span.itemsize == WORD and row == s.threads:
+            self._log.known[number] = self._clocks.snapshot(row)
 
     def waited(self, agent: Agent, target: Target) -> None:
         """Who sees a word of 64 bits knows what its writer had read and knew then: that is behind it. (What the writer had
@@ -397,7 +393,8 @@ class RaceDetector(Observer):
             known = log.known.get(log.states[state].writer)
             if known is not None:
                 self._clocks.learn(s.threads, known)
-        RaceDetector.load(self, agent, target.span, "threads")  # of an observer that records both, a look is no load
+        # Of an observer that records both, such a read is no access.
+        RaceDetector.access(self, agent, target.span, "threads", "load")
 
     def _touch_word(self, agent: Agent, s: Strands, atomic: Atomic) -> None:
         """An atomic and an ordinary access of one flag want an order as any two; two atomics do not."""
@@ -442,9 +439,7 @@ class RaceDetector(Observer):
             return
         self._race(earlier, number)
 
-    def _record(
-        self, agent: Agent, s: Strands, row: int, kind: Literal["load", "store"], proxy: Proxy, span: Span
-    ) -> int:
+    def _record(self, agent: Agent, s: Strands, row: int, kind: AccessKind, proxy: Proxy, span: Span) -> int:
         log, rows = self._log, self._clocks.rows
         function, line = self.machine.place(agent)
         clock, lead = int(rows[row, row]), int(rows[s.leader, s.leader])

@@ -195,11 +195,11 @@ class SimulatedStream:
         with machine.writing(agent, *(extent(target) if nbytes else (0, 0))):
             for to, start in zip(_pieces(target), _pieces(source), strict=True):
                 machine.scheduler.switch()
-                machine.observe(agent, start, writes=False)
+                machine.observe(agent, start, "load")
                 if to.numel() == 1 and to.dtype == torch.int64:
                     machine.observe_flag(agent, to, int(to), int(start), acquire=False)
                 else:
-                    machine.observe(agent, to, writes=True)
+                    machine.observe(agent, to, "store")
                 to.copy_(start)
             agent.clock += machine.costs.copied(nbytes, remote=not local)
         machine.record("copy", f"{nbytes} bytes", since=begin)
@@ -214,14 +214,14 @@ class SimulatedStream:
         begin = agent.clock = self._sm(f"call of {name}: it", small=False)
         machine.scheduler.switch()
         for tensor in inputs:
-            machine.observe(agent, tensor, writes=False)
+            machine.observe(agent, tensor, "load")
         made = poison(output.shape, output.dtype) if output is not None else None
         with torch.no_grad(), FlopCounterMode(display=False) as counted:
             function(*inputs, **({} if made is None else {"out": made}))
         if output is not None and made is not None:
             for to, start in zip(_pieces(output), _pieces(made), strict=True):
                 machine.scheduler.switch()
-                machine.observe(agent, to, writes=True)
+                machine.observe(agent, to, "store")
                 to.copy_(start)
         nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
         agent.clock += machine.costs.function(counted.get_total_flops(), nbytes, self._processors.count)
