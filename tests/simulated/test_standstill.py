@@ -66,7 +66,8 @@ def test_the_report_is_data_too() -> None:
     with pytest.raises(StandstillError) as caught:
         simulate(waits_alone, 2)
     worker = next(w for w in caught.value.waiting if w.worker == 1)
-    assert (worker.rank, worker.agent, worker.line) == (0, "worker 1 of wait_for", 14)
+    assert worker.loc is not None
+    assert (worker.rank, worker.agent, worker.loc.line) == (0, "worker 1 of wait_for", 14)
     assert worker.helpers == ("signal_wait_until",)
     assert worker.values == (("value", 3), ("worker", 1), ("expected", 4))
 

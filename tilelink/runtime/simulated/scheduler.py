@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import triton.language as tl
@@ -307,14 +306,12 @@ _HOST_FRAMES = (_PACKAGE, "/greenlet/", "/contextlib.py", "/functools.py")
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One agent of a standstill. `line`: the innermost of the emitted file; `loc`: the user's line that it comes from, or
-    the emitted one. `helpers`: the functions that the kernel is in, outermost first."""
+    """One agent of a standstill. `loc`: the user's line that the innermost one of the emitted file comes from, or that one.
+    `helpers`: the functions that the kernel is in, outermost first."""
 
     rank: int
     agent: str
     worker: int | None
-    file: str
-    line: int
     helpers: tuple[str, ...]
     awaits: str
     values: tuple[tuple[str, int], ...]
@@ -335,10 +332,9 @@ class StandstillError(TilelinkError):
         ranks = sorted({w.rank for w in waiting})
         notes, seen = [], None
         # Programs first: streams and hosts wait for them. A line that many wait at is shown once.
-        for place in sorted(waiting, key=lambda w: (w.worker is None, w.file, w.line)):
-            loc = place.loc if (place.file, place.line) != seen else None
-            seen = (place.file, place.line)
-            notes.append(Note(str(place), loc))
+        for place in sorted(waiting, key=lambda w: (w.worker is None, (w.loc.file, w.loc.line) if w.loc else ("", 0))):
+            notes.append(Note(str(place), place.loc if place.loc != seen else None))
+            seen = place.loc
         why = "every one of them waits for a signal, a copy or an SM that only another waiting one could give"
         hint = "look for the wait whose signal is never sent; `verify` proves this before a launch"
         gone = [str(rank) for rank in range(total) if rank not in ranks]
@@ -357,28 +353,24 @@ class StandstillError(TilelinkError):
 def waiting(agent: Agent) -> Waiting:
     """Where an agent waits."""
     launch, frame = agent.launch, agent.coroutine.gr_frame
-    inside, scalars = list[FrameType](), dict[str, int | None]()
+    inside, scalars, loc = list(frames(frame)), dict[str, int | None](), None
     if launch is not None:
-        inside = list(frames(frame))
-        frame = next((f for f in inside if f.f_code.co_filename == launch.file), None)
-        scalars = {} if frame is None else {n: _integer(v) for n, v in frame.f_locals.items()}
-    elif agent.stream is not None:
-        frame = None
-    else:
+        here = next((f for f in inside if f.f_code.co_filename == launch.file), None)
+        if here is not None:
+            scalars, loc = {n: _integer(v) for n, v in here.f_locals.items()}, launch.location(here.f_lineno)
+    elif agent.stream is None:
         # The line of the user's program that called into the backend.
         while frame is not None and any(part in frame.f_code.co_filename for part in _HOST_FRAMES):
             frame = frame.f_back
-    file, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+        loc = whole_line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
     return Waiting(
         rank=agent.rank,
         agent=agent.name,
         worker=agent.worker,
-        file=launch.file if launch is not None else file,
-        line=line,
         helpers=tuple(f.f_code.co_name for f in reversed(inside[:-1])),
         awaits=agent.awaits() if agent.awaits is not None else "could run",
         values=tuple((name, value) for name, value in scalars.items() if value is not None),
-        loc=launch.location(line) if launch is not None else whole_line(file, line) if line else None,
+        loc=loc,
     )
 
 
