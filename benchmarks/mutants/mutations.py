@@ -9,8 +9,9 @@ from benchmarks.mutants.bodies import elsewhere, turned_around, with_body, with_
 from tests.mapping.plans import unguarded
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
+from tilelink.ir.lowered import Buffer
 from tilelink.ir.partition import Channel
-from tilelink.ir.plan import Buffer, CallEntry, CallExit, Fork, Join, Plan, Signal, Stage
+from tilelink.ir.plan import CallEntry, CallExit, Fork, Join, Plan, Signal, Stage
 from tilelink.ir.program import Notify
 
 LIVE = ("notify", "await", "ready")
@@ -137,7 +138,7 @@ def _of_call(plan: Plan) -> Iterator[Mutation]:
             yield Mutation(f"drop a {type(h).__name__.lower()}", f"stream {h.stream}", without)
     shared = [b for b in plan.buffers if b.slots > 1 and b.shared]
     for b in shared:
-        yield Mutation("double buffer removed", f"buffer {b.tensor}", _slots(plan, [b]))
+        yield Mutation("double buffer removed", f"buffer {b.name}", _slots(plan, [b]))
     if shared and plan.schedule.slots > 1:
         turns = replace(plan.schedule, slots=1)
         yield Mutation("double buffer removed (all)", "the call", replace(_slots(plan, shared), schedule=turns))

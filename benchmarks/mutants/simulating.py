@@ -126,7 +126,7 @@ def _rank(mapping: Mapping, loaded: list[Loaded], adversary: Adversary) -> list[
     assert isinstance(backend, SimulatedBackend)
     plan = mine.plan
     workspace = session.workspace("mutant", regions(plan))
-    tensors_of = {f"{b.tensor}/{k}" for b in plan.buffers for k in range(b.slots)}
+    tensors_of = {f"{b.name}/{k}" for b in plan.buffers for k in range(b.slots)}
     for region in workspace.capacity.values():
         if region.name in tensors_of:
             workspace.view(region.name, torch.uint8, region.nbytes).fill_(adversary.unwritten)

@@ -143,7 +143,7 @@ def test_a_stage_that_is_never_filled() -> None:
     op = operator("M/R N -> M N", name="alone")(lambda x: gather(x))
     plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=sms(2, M=2, push=False))
     assert_right(plan)
-    buffers = tuple(replace(b, stage=b.extents) if b.tensor == "x" else b for b in plan.buffers)
+    buffers = tuple(replace(b, stage=b.extents) if b.name == "x" else b for b in plan.buffers)
     assert_refused(replace(plan, buffers=buffers), "TL604")
 
 
@@ -237,7 +237,7 @@ def test_an_order_with_tiles_left_over() -> None:
 def test_a_buffer_that_is_too_small() -> None:
     plan = small("ag_gemm pull")
     buffers = tuple(
-        replace(b, extents=(b.extents[0] - 1, *b.extents[1:])) if b.tensor == "rows" else b for b in plan.buffers
+        replace(b, extents=(b.extents[0] - 1, *b.extents[1:])) if b.name == "rows" else b for b in plan.buffers
     )
     assert_refused(replace(plan, buffers=buffers), "TL611")
 
@@ -245,7 +245,7 @@ def test_a_buffer_that_is_too_small() -> None:
 def test_symmetric_memory_of_two_sizes() -> None:
     plan = small(EPILOGUE)
     buffers = tuple(
-        replace(b, extents=(b.extents[0], b.extents[1] + F.Sym("rank"), b.extents[2])) if b.tensor == "dst" else b
+        replace(b, extents=(b.extents[0], b.extents[1] + F.Sym("rank"), b.extents[2])) if b.name == "dst" else b
         for b in plan.buffers
     )
     assert assert_refused(replace(plan, buffers=buffers), "TL611").message == "`dst` has another size on each rank"

@@ -68,7 +68,7 @@ def test_it_is_not_verified() -> None:
 def test_its_memory_is_everyones_and_its_credits_are_taken() -> None:
     plan = planned()
     assert plan.unverified == ("exchange",)
-    spaces = {b.tensor: (b.space, b.slots) for b in plan.buffers}
+    spaces = {b.name: (b.space, b.slots) for b in plan.buffers}
     assert spaces["inbox"] == spaces["flags"] == ("symmetric", 2)
     assert (spaces["x"][0], spaces["out"][0]) == ("argument", "result")
     assert plan.takes_credits

@@ -59,7 +59,7 @@ def plan_document(plan: Plan) -> Document:
             for s in plan.steps
         ],
         "buffers": [
-            {"tensor": b.tensor, "space": b.space, "slots": b.slots, "nbytes": [bytes_of(plan, b, r) for r in ranks]}
+            {"tensor": b.name, "space": b.space, "slots": b.slots, "nbytes": [bytes_of(plan, b, r) for r in ranks]}
             for b in plan.buffers
         ],
         "channels": [

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilelink.ir import formula as F
+from tilelink.ir.lowered import Buffer
 from tilelink.ir.partition import Channel, ChannelAxis, GridAxis
 from tilelink.ir.plan import (
-    Buffer,
     CallEntry,
     CallExit,
     Fork,
@@ -82,7 +82,7 @@ def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
         Sheet(
             "Credits",
             ("slots of", "may be written again"),
-            tuple((b.tensor, _credit(plan.credits_implied_by)) for b in plan.buffers if b.shared),
+            tuple((b.name, _credit(plan.credits_implied_by)) for b in plan.buffers if b.shared),
         ),
         Sheet("A call", ("", "on the host"), tuple((str(i), _host(plan, h)) for i, h in enumerate(plan.host, 1))),
         Sheet("Notes", ("",), tuple((n,) for n in plan.notes)),
@@ -275,7 +275,7 @@ def _bytes(plan: Plan, buffer: Buffer) -> str:
 
 def bytes_of(plan: Plan, buffer: Buffer, rank: int) -> int:
     """Of one slot of a rank's instance."""
-    return ITEM_BYTES[buffer.dtype] * prod(int(F.evaluate(e, plan.env(rank))) for e in buffer.seen(by_peers=True))
+    return ITEM_BYTES[buffer.dtype] * prod(int(F.evaluate(e, plan.env(rank))) for e in buffer.stage or buffer.extents)
 
 
 def _size(count: int) -> str:

@@ -2,7 +2,8 @@
 
 An integer is itself, a symbol its name, a string `["str", text]`, anything else `[operator, left, right]`. Whatever has fields
 is an object of these fields, with the kind as `op` where it is an op; a line of the user is `[file, line, column, end column,
-text]`. Equal plans have equal texts. `Lowered.parts` are left out: they are for text, and say nothing that the executors do not.
+text]`. Equal plans have equal texts. `Lowered.parts` are left out, and how a buffer comes to be reached: that is for text, and
+says nothing that the executors do not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Json: TypeAlias = Any
 VERSION = 2
 """Of the form, and of what its ops mean."""
 HEAD = "tilelink certificate"
-_LEFT_OUT = ("parts", "warps")
+_LEFT_OUT = ("parts", "warps", "stage", "reached")
 
 
 def certificate(lowered: Lowered) -> str:

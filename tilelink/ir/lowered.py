@@ -60,9 +60,12 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory on every rank. `space`: argument | result | device (workspace) | symmetric (workspace that peers reach). `slots`:
-    after so many calls the same memory is used again. `axes`: what they are called; `written`: `once` or `partial`, where a
-    program that writes what data decides declares it; `loc`: the line that makes it."""
+    """Memory on every rank. `space`: argument | result | device (workspace) | symmetric (workspace that peers reach). `extents`:
+    elements per stored axis (an own-slice axis is not stored). `slots`: after so many calls the same memory is used again.
+    `axes`: what they are called; `written`: `once` or `partial`, where a program that writes what data decides declares it;
+    `loc`: the line that makes it. `stage`: an argument that peers read is copied on entry into a symmetric buffer of these
+    extents, whose parts are all as long as the longest. `reached`: an argument that peers read or write, in its stage if it has
+    one, else where it lies."""
 
     name: str
     extents: tuple[Formula, ...]
@@ -72,6 +75,17 @@ class Buffer:
     axes: tuple[str, ...] = ()
     written: str | None = None
     loc: Loc | None = None
+    stage: tuple[Formula, ...] | None = None
+    reached: bool = False
+
+    @property
+    def staged(self) -> bool:
+        return self.stage is not None
+
+    @property
+    def shared(self) -> bool:
+        """Whether peers read or write it, or its stage."""
+        return self.space == "symmetric" or self.staged
 
 
 @dataclass(frozen=True, slots=True)

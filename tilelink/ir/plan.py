@@ -19,6 +19,7 @@ import numpy as np
 from tilelink.ir import Shown
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import Buffer
 from tilelink.ir.partition import Channel, GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Order, Schedule, SortKey, as_written
@@ -183,35 +184,6 @@ class StepPlan:
             for a, g in enumerate(host.grid)
         )
         return math.prod(counts, start=F.of(1))
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Where a tensor's own instance lives. `space`: argument | result | device (plain workspace) | symmetric. `extents`:
-    elements per stored axis (an own-slice axis is not stored). `slots`: how many copies rotate from call to call. `stage`: an
-    argument that peers read is copied on entry into a symmetric buffer of these extents, whose parts are all as long as the
-    longest. `reached`: an argument that peers read or write, in its stage if it has one, else where it lies."""
-
-    tensor: str
-    extents: tuple[Formula, ...]
-    dtype: str
-    space: str
-    slots: int = 1
-    stage: tuple[Formula, ...] | None = None
-    reached: bool = False
-
-    @property
-    def staged(self) -> bool:
-        return self.stage is not None
-
-    @property
-    def shared(self) -> bool:
-        """Whether peers read or write it."""
-        return self.space == "symmetric" or self.staged
-
-    def seen(self, *, by_peers: bool) -> tuple[Formula, ...]:
-        """The extents of the memory that peers read it from, or of its own."""
-        return self.stage if by_peers and self.stage is not None else self.extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,11 +389,11 @@ class Plan(Shown):
         return next(k for k in self.kernels if k.name == name)
 
     def buffer(self, tensor: str) -> Buffer:
-        return next(b for b in self.buffers if b.tensor == tensor)
+        return next(b for b in self.buffers if b.name == tensor)
 
     def buffer_or_none(self, tensor: str) -> Buffer | None:
         """None: the tensor lives in registers only."""
-        return next((b for b in self.buffers if b.tensor == tensor), None)
+        return next((b for b in self.buffers if b.name == tensor), None)
 
     def channel(self, tensor: str) -> Channel:
         return next(c for c in self.channels if c.tensor == tensor)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
+from tilelink.ir.lowered import Buffer
 from tilelink.ir.partition import here, part
-from tilelink.ir.plan import Buffer, InPlace, Plan, StepPlan
+from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait, pointed, walk
 from tilelink.ir.wiring import Step, TensorDecl, entry_on
 from tilelink.mapping.libraries import RUN, axis_of, tiled
@@ -24,7 +25,7 @@ def buffers_of(plan: Plan) -> tuple[Buffer, ...]:
     """
     wiring = plan.wiring
     found = tuple(b for t in wiring.tensors if (b := _buffer(plan, t)) is not None)
-    staged = {b.tensor for b in found if b.staged}
+    staged = {b.name for b in found if b.staged}
     for s in plan.steps:
         name = s.step.moved_from
         if name is None or wiring.tensor(name).origin != "argument":
@@ -49,9 +50,19 @@ def _buffer(plan: Plan, tensor: TensorDecl) -> Buffer | None:
     wiring, slots = plan.wiring, plan.schedule.slots
     touching = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor.name]
     remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(s, p) for s, p in touching)
+    declared = {s.step.program.param(p).shape.written for s, p in touching}
+    found = Buffer(
+        name=tensor.name,
+        extents=_extents(tensor, exact=tensor.origin == "argument" or tensor.name in wiring.results),
+        dtype=tensor.dtype,
+        space="device",
+        axes=tuple(a.name for a in tensor.axes if not a.own_slice),
+        written=next((w for w in ("partial", "once") if w in declared), None),
+        loc=tensor.loc,
+    )
     if tensor.origin == "argument":
         stage = _extents(tensor, exact=False) if remote and not plan.layout(tensor.name).symmetric else None
-        return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "argument", slots, stage, remote)
+        return replace(found, space="argument", slots=slots, stage=stage, reached=remote)
     if tensor.name in wiring.results:
         if remote:
             raise TilelinkError(
@@ -61,15 +72,14 @@ def _buffer(plan: Plan, tensor: TensorDecl) -> Buffer | None:
                 why="results are fresh tensors, which peers cannot reach",
                 hint="schedule its last copy program as a pull (push=False)",
             )
-        return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "result")
+        return replace(found, space="result")
     splits = any(a.split == tensor.name for t in wiring.tensors for a in t.axes)
     # Nobody knows what a program does with a pointer.
     raw = any(p in pointed(s.step.program) for s, p in touching)
     remote = remote or raw
     if not splits and not raw and not any(_in_memory(s, p) for s, p in touching):
         return None
-    space = "symmetric" if remote else "device"
-    return Buffer(tensor.name, _extents(tensor, exact=False), tensor.dtype, space, slots if remote else 1)
+    return replace(found, space="symmetric", slots=slots) if remote else found
 
 
 def _in_memory(s: StepPlan, param: str) -> bool:

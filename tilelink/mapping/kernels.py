@@ -136,7 +136,7 @@ def host_steps(plan: Plan) -> tuple[HostStep, ...]:
         TilelinkError: TL312, a library function between two steps of one kernel.
     """
     awaited = {plan.step(s.path).step.binding(s.op.param).tensor for s in plan.signals if s.action == "ready"}
-    staged = tuple(b.tensor for b in plan.buffers if b.staged)
+    staged = tuple(b.name for b in plan.buffers if b.staged)
     call = _Call(plan)
     side = 1 + sum(k.stream != MAIN for k in plan.kernels)
     for s in plan.steps:

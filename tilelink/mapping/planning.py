@@ -95,7 +95,7 @@ def _notes(plan: Plan) -> Iterator[str]:
             yield f"{s.path}: {type(s.op).__name__.lower()} on `{s.op.param}` needs no signal ({s.reason})"
     for b in plan.buffers:
         if b.staged:
-            yield f"argument `{b.tensor}` is read by peers: copied to a symmetric slot on entry"
+            yield f"argument `{b.name}` is read by peers: copied to a symmetric slot on entry"
     for s in plan.steps:
         yield from (f"{s.path}: this rank's own part of `{i.tensor}` is read in `{i.source}`" for i in s.in_place)
 

@@ -305,7 +305,7 @@ def stated(
     return Stated(
         call=in_words(operator, bound),
         how=f"{how} with {checks}" if checks else how,
-        places=tuple((b.tensor, None if b.staged else session.backend.arenas.place(t)) for b, t in where if b.reached),
+        places=tuple((b.name, None if b.staged else session.backend.arenas.place(t)) for b, t in where if b.reached),
         of=repr((bound.layouts, plan.topology)),
         text=text,
         loc=operator.loc,

@@ -95,7 +95,7 @@ class Slot:
 def results_on(plan: Plan, rank: int) -> tuple[tuple[str, tuple[int, ...], torch.dtype], ...]:
     """Name, shape and dtype of each result on a rank."""
     buffers = [plan.buffer(name) for name in plan.wiring.results]
-    return tuple((b.tensor, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers)
+    return tuple((b.name, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers)
 
 
 def prepare(loaded: Loaded, workspace: Workspace, slot: int, first: W.Call, watch: torch.Tensor | None = None) -> Slot:

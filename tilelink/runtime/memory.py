@@ -12,7 +12,8 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.plan import COPIES, LL_DATA, Buffer, Plan
+from tilelink.ir.lowered import Buffer
+from tilelink.ir.plan import COPIES, LL_DATA, Plan
 from tilelink.runtime.refusals import Place
 
 if TYPE_CHECKING:
@@ -160,10 +161,10 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     slots = range(plan.schedule.slots)
     for b in plan.buffers:
         if b.space == "device" or b.shared:
-            name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
-            if plan.ll and b.tensor in {c.tensor for c in plan.channels}:
+            name, nbytes = b.name, largest(plan, b) * DTYPES[b.dtype].itemsize
+            if plan.ll and b.name in {c.tensor for c in plan.channels}:
                 # Memory of its own: what other calls leave behind could read like the number of this one.
-                name, nbytes = f"{b.tensor}.ll", nbytes // LL_DATA * WORD
+                name, nbytes = f"{b.name}.ll", nbytes // LL_DATA * WORD
             out += [Region(f"{name}/{k}", nbytes, b.shared) for k in range(b.slots)]
     for step in (s for s in plan.steps if s.deferred):
         # Its tiles come behind its host's; the first rank has most.
@@ -197,7 +198,7 @@ def largest(plan: Plan, buffer: Buffer) -> int:
 
 def extents(plan: Plan, buffer: Buffer, rank: int) -> tuple[int, ...]:
     """Of a result, or of what the workspace has of a tensor."""
-    return tuple(int(F.evaluate(e, plan.env(rank))) for e in buffer.seen(by_peers=True))
+    return tuple(int(F.evaluate(e, plan.env(rank))) for e in buffer.stage or buffer.extents)
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:

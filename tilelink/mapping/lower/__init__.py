@@ -16,18 +16,9 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
     """
     call = Call(plan, text)
     call.run()
-    bound = [(b.tensor, s.step.program.param(b.param).shape.written) for s in plan.steps for b in s.step.bindings]
-    buffers: list[Buffer] = []
-    for b in plan.buffers:
-        tensor = plan.wiring.tensor(b.tensor)
-        axes = tuple(a.name for a in tensor.axes if not a.own_slice)
-        written = next((w for w in ("partial", "once") if (b.tensor, w) in bound), None)
-        buffers.append(Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots, axes, written, tensor.loc))
-    staged = [
-        Buffer(f"{b.tensor}{STAGE}", b.stage, b.dtype, "symmetric", b.slots)
-        for b in plan.buffers
-        if b.stage is not None
-    ]
+    staged = (
+        Buffer(f"{b.name}{STAGE}", b.stage, b.dtype, "symmetric", b.slots) for b in plan.buffers if b.stage is not None
+    )
     kernels = plan.whole_call
     dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.wiring.axes))
     return Lowered(
@@ -35,7 +26,7 @@ def lower(plan: Plan, *, text: bool = True) -> Lowered:
         ranks=dimensions,
         sizes=plan.sizes,
         tables=(*plan.tables, *call.tables.items()),
-        buffers=(*buffers, *staged),
+        buffers=(*plan.buffers, *staged),
         flags=tuple(call.flags.values()),
         executors=tuple(call.executors),
         ends=call.heads[MAIN],

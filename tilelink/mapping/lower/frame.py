@@ -293,7 +293,7 @@ class Frame:
         if buffer is None:
             return ()
         stored = [a for a, axis in enumerate(tensor.axes) if not axis.own_slice]
-        sizes = buffer.seen(by_peers=pulled)
+        sizes = buffer.stage if pulled and buffer.stage is not None else buffer.extents
         box = {a: (F.of(0), self.on(size, at)) for a, size in zip(stored, sizes, strict=True)}
         lanes, checks = Lanes(self), list[Op]()
         tests, by_data = lanes.mask(mask, loc)
