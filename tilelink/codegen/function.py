@@ -72,7 +72,7 @@ def arguments(scope: Scope, rows: tuple[Row, ...]) -> tuple[Arg, ...]:
 # ---------------------------------------------------------------------------------------------------- the tile of a turn
 def open_tiles(scope: Scope) -> dict[str, TileNames]:
     """Declare the domain's tiles, by variable; their lines come later. Those of a copy program are called as its axes are."""
-    grids = [g for g in scope.step.grid if g.var is not None or scope.step.copies]
+    grids = [g for g in scope.step.grid if g.var is not None]
     for (var, begin, end), g in zip(scope.part.tiles, grids, strict=True):
         fixed = _index(begin) is None
         label = access.label(g.dim) if scope.step.copies else var
@@ -150,7 +150,7 @@ def _tile_of_segment(scope: Scope, index: str, names: TileNames) -> None:
     g, lines = names.grid, scope.lines
     assert g.table is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
-    name, segment = g.var or g.dim, names.segment
+    name, segment = g.dim if g.var is None or scope.step.copies else g.var, names.segment
     if each := across(scope.step.order_said):  # tiles of other segments come between a segment's
         piece = scope.names.fresh(f"{name}_piece")
         lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, {index}, {each})")

@@ -141,7 +141,7 @@ def _fused_function(host: Scope, step: StepPlan) -> tuple[Function, list[str], l
     handed, tiles = list(dict.fromkeys(held.values())), list[TileNames]()
     scope, leading = open_scope(host, step, frozenset(handed)), [*handed]
     with scope.apart() as inner:
-        grids = {str(a) if step.copies else g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
+        grids = {g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
         for var, _, _ in scope.part.tiles:
             g = grids[var]
             if var in passed:

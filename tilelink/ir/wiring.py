@@ -8,7 +8,7 @@ from typing import Any
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, symbols
-from tilelink.ir.program import IndexEntry, Store, TileProgram, Whole, walk
+from tilelink.ir.program import IndexEntry, OfTile, Store, TileProgram, Whole, walk
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Contract, MapTerm, Signature
 
@@ -207,7 +207,11 @@ def entries(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tup
 
 
 def indexed(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tuple[tuple[ViewAxis, IndexEntry], ...]:
-    return tuple(zip(step.binding(param).view, entries(step, param, index), strict=True))
+    """Each view axis with its entry. A copy program takes tiles along all of them, also where it has no name for one: they are
+    known by their position."""
+    view = step.binding(param).view
+    tiles = tuple(OfTile(str(k)) for k in range(len(view)))
+    return tuple(zip(view, entries(step, param, index) if step.moves is None else tiles, strict=True))
 
 
 def entry_on(step: Step, param: str, index: tuple[IndexEntry, ...] | None, axis: int | None) -> IndexEntry | None:

@@ -143,7 +143,7 @@ def brought_along(plan: Plan, step: Step, tensor: TensorDecl) -> TensorDecl | No
 def _tile_of(plan: Plan, s: StepPlan, param: str) -> str | None:
     """The tile by which a step waits for the tensor, and reads it, along its first axis; None: not so, or it crosses parts."""
     program = s.step.program
-    if not s.engine.computes or s.into is not None or s.fused:
+    if s.copies or not s.engine.computes or s.into is not None or s.fused:
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]

@@ -13,7 +13,7 @@ from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, as_asked, evaluate, symbols
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Op, Tiles, bound, walk
-from tilelink.ir.wiring import Step, Wiring, indexed
+from tilelink.ir.wiring import Step, Wiring, entries
 
 
 def check_flow(plan: Plan) -> str:
@@ -115,7 +115,8 @@ def _fact(step: Step, param: str, index: Index | None, when: When, loc: Loc) -> 
     """An axis that the parameter's view does not name is this rank's own slice: there is nothing to tell apart. One that
     the tensor does not have says whose instance it is."""
     placed = tuple(
-        (v.axis if v.axis is not None else WHOSE, _entry(e, local=v.local)) for v, e in indexed(step, param, index)
+        (v.axis if v.axis is not None else WHOSE, _entry(e, local=v.local))
+        for v, e in zip(step.binding(param).view, entries(step, param, index), strict=True)
     )
     return Fact(step.binding(param).tensor, placed, when, loc)
 

@@ -153,7 +153,9 @@ def lineage_of(host: Step, steps: tuple[Step, ...]) -> Lineage:
 
 
 def domain_names(step: Step) -> tuple[str | None, ...]:
-    """One name per view axis of the domain; axes of `...` have none, nor those of a copy program."""
-    names = tile_names(step.program) if step.moves is None else ()
+    """One name per view axis of the domain; axes of `...` have none, and those of a copy program their position."""
     view = step.binding(step.program.domain).view
+    if step.moves is not None:
+        return tuple(map(str, range(len(view))))
+    names = tile_names(step.program)
     return names + (None,) * (len(view) - len(names))

@@ -355,13 +355,7 @@ def _holders(plan: Plan, tensor: TensorDecl, axis: int) -> Any:
 def _touched(tensor: TensorDecl, s: StepPlan, param: str) -> Iterator[tuple[Op, GridAxis | None]]:
     """Each op on the tensor, with the partition whose tile it names on the map's axis; of an axis that is walked singly that is
     a position."""
-    ops = list(walk(s.step.program.body))
-    if s.step.moves is not None:
-        at = next(k for k, v in enumerate(s.step.binding(param).view) if v.axis == tensor.owned)
-        kind = Wait if s.step.moves[0].param == param else Notify
-        yield next(op for op in ops if isinstance(op, kind)), s.grid[at]
-        return
-    for op in ops:
+    for op in walk(s.step.program.body):
         if isinstance(op, (Load, Store, Wait, Notify)) and op.param == param:
             entry = entry_on(s.step, param, op.index, tensor.owned)
             grids: list[GridAxis] = []

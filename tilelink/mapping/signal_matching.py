@@ -11,7 +11,7 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Gather, Holder, IndexEntry, Notify, OfTile, Store, Wait, Whole, walk
 from tilelink.ir.wiring import TensorDecl, entry_on, indexed
-from tilelink.mapping.libraries import RUN, axis_of, tiled
+from tilelink.mapping.libraries import axis_of
 
 
 def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
@@ -42,25 +42,17 @@ class Match:
 
     def told(self, a: int) -> tuple[IndexEntry, GridAxis | None]:
         """The notify's index on axis `a` of the tensor, and the partition of the domain that it names, if it is a tile of it."""
-        s, notify = self.producer, self.notify
-        if s.copies:
-            view = s.step.binding(notify.param).view
-            return next(((OfTile(str(k)), s.grid[k]) for k, v in enumerate(view) if v.axis == a), (Whole(), None))
-        entry = entry_on(s.step, notify.param, notify.index, a) or Whole()
-        return entry, domain_axis(s, entry)
+        entry = entry_on(self.producer.step, self.notify.param, self.notify.index, a) or Whole()
+        return entry, domain_axis(self.producer, entry)
 
     def waited(self, a: int) -> GridAxis | At | None:
         """The partition of the consumer's domain, or of its panels, that the wait of a copy program or of a library function
         names on axis `a`, or a position; None: it waits for all."""
-        s = self.consumer
-        view = s.step.binding(self.wait.param).view
-        if s.copies:
-            return next((s.grid[k] for k, v in enumerate(view) if v.axis == a), None)
-        names = tiled(s.step, self.wait.param, self.wait.index, runs=s.by_panels)
-        for (v, e), name in zip(indexed(s.step, self.wait.param, self.wait.index), names, strict=True):
-            if v.axis == a:
-                return e if isinstance(e, At) else axis_of(s) if name == RUN else domain_axis(s, e)
-        return None
+        s, entry = self.consumer, entry_on(self.consumer.step, self.wait.param, self.wait.index, a)
+        if entry is None or isinstance(entry, At):
+            return entry
+        found = domain_axis(s, entry)
+        return axis_of(s) if found is None and s.by_panels and isinstance(entry, OfTile) else found
 
     @property
     def as_a_whole(self) -> bool:

@@ -198,24 +198,22 @@ def _part(plan: Plan, step: StepPlan) -> Part:
 
 def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
     for a, g in enumerate(step.grid):
-        index, var = Sym(f"i{a}"), str(a) if step.copies else g.var
-        if var is not None and g.kind == "plain" and g.tile is None:
-            yield var, F.of(0), g.size
-        elif var is not None:
-            begin = g.begin(index)
-            yield var, begin, begin + 1 if g.unit else F.minimum(Sym(f"{var}.begin") + g.step, g.limit(index))
+        if g.var is not None and g.kind == "plain" and g.tile is None:
+            yield g.var, F.of(0), g.size
+        elif g.var is not None:
+            begin, limit = g.begin(Sym(f"i{a}")), g.limit(Sym(f"i{a}"))
+            yield g.var, begin, begin + 1 if g.unit else F.minimum(Sym(f"{g.var}.begin") + g.step, limit)
 
 
 def _passed(step: StepPlan, host: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
     view = step.step.binding(step.domain).view
     for a, (g, v, at) in enumerate(zip(step.grid, view, step.host_axes, strict=True)):
-        var = str(a) if step.copies else g.var
-        if at is None and var is not None:
-            yield var, step.rank, step.rank + 1
+        if at is None and g.var is not None:
+            yield g.var, step.rank, step.rank + 1
         elif at is not None:
             first = g.rank * g.part if at == step.own_axis and v.local else F.of(0)
             begin, end = (Sym(f"{host.grid[at].var}.{side}") - first for side in ("begin", "end"))
-            yield var or f"axis{a}", begin, end
+            yield g.var or f"axis{a}", begin, end
 
 
 def _walks(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[str, L.Walk]]:

@@ -16,12 +16,12 @@ from tilelink.ir.partition import GridAxis, extent, held, here, holder, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.shape import RANK_AXIS, around, rank_along
-from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
 from tilelink.mapping.libraries import RUN
 
 RANK = rank_along()
 """This rank's number among all."""
-Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
+Entries: TypeAlias = "tuple[tuple[ViewAxis, IndexEntry], ...]"
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 PLACE = "a place"
@@ -73,8 +73,7 @@ class Frame:
         tensor, view = self.tensor(step.domain), step.step.binding(step.domain).view
         for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
             at = a if host is None else step.host_axes[a]
-            name = str(a) if step.copies else g.var
-            called = (name if self.by_name else g.var) or g.dim
+            called = g.var if g.var is not None and (self.by_name or not step.copies) else g.dim
             found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.prefixed(called), self.lets)
             if host is not None and at is not None and at == step.own_axis:
                 begin = Sym(f"{host.grid[at].var}.begin") if self.by_name else found.begin
@@ -90,10 +89,10 @@ class Frame:
                 end = F.minimum(first + width, found.end)
                 self.tests.append(F.binary("<", first, end))
                 found = replace(found, begin=first, end=end, subtiles=step.subtiles)
-            if name is not None:
-                self.tiles[name] = found
-            if g.var is not None and (v.unit or g.kind == "own") and not self.by_name:
-                self.names[g.var] = found.begin
+            if g.var is not None:
+                self.tiles[g.var] = found
+                if (v.unit or g.kind == "own") and not self.by_name:
+                    self.names[g.var] = found.begin
 
     def loop(self, body: tuple[Op, ...]) -> Tiles:
         """The loop over all of the step's tiles, in its order, with the frame's names. Of a run-time split any one tile stands
@@ -159,17 +158,14 @@ class Frame:
         return self.plan.wiring.tensor(self.step.step.binding(param).tensor)
 
     def index(self, param: str, index: Index | None) -> Entries:
-        """Each axis of the view with its entry; the tiles of a copy program are known by their position."""
-        view = self.step.step.binding(param).view
-        if self.step.copies:
-            return [(v, OfTile(str(k))) for k, v in enumerate(view)]
-        found = entries(self.step.step, param, index)
-        if self.step.library is not None:
-            # What a function gets along an axis: of the program's loops all at once, or panel by panel.
-            walked = OfTile(RUN) if self.step.by_panels else Whole()
-            tiles = (e if isinstance(e, OfTile) else None for e in found)
-            found = tuple(Whole() if e is None else e if e.var in self.tiles else walked for e in tiles)
-        return list(zip(view, found, strict=True))
+        """Each axis of the view with its entry."""
+        found = indexed(self.step.step, param, index)
+        if self.step.library is None:
+            return found
+        # What a function gets along an axis: of the program's loops all at once, or panel by panel.
+        walked = OfTile(RUN) if self.step.by_panels else Whole()
+        tiles = ((v, e if isinstance(e, OfTile) else None) for v, e in found)
+        return tuple((v, Whole() if e is None else e if e.var in self.tiles else walked) for v, e in tiles)
 
     def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:
         tensor = self.tensor(param)

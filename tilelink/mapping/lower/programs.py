@@ -245,7 +245,7 @@ def _taken(frame: Frame, ops: Iterable[Touch]) -> Iterator[Op]:
     for param in _arguments(frame):
         loads = _lowered(frame, [op for op in ops if op.param == param], P.Load)
         if not loads:
-            whole: Entries = [(v, P.Whole()) for v in frame.step.step.binding(param).view]
+            whole: Entries = tuple((v, P.Whole()) for v in frame.step.step.binding(param).view)
             loads = frame.access(Read, param, whole, frame.step.rank, frame.step.step.loc)
         yield from loads
 
