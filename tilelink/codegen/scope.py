@@ -19,9 +19,9 @@ from tilelink.ir.kernel import Arg, Checks, Site
 from tilelink.ir.lowered import Lowered, Part
 from tilelink.ir.partition import GridAxis, here, part
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Expr, IndexEntry, Load, Op, Store, Tile, walk
+from tilelink.ir.program import Expr, Load, Op, Store, Tile, walk
 from tilelink.ir.shape import RANK_AXIS, rank_along
-from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
+from tilelink.ir.wiring import Entries, TensorDecl, indexed
 
 _QUOTED = r"'[^']*'|" + r'"[^"]*"'
 TRITON_DTYPES = {
@@ -225,7 +225,7 @@ class Scope(File):
         """Whether each flag of a tensor holds data and the number of the call (the LL protocol)."""
         return any(f.name == tensor and f.style == "data" for f in self.lowered.flags)
 
-    def indexed(self, op: Load | Store) -> tuple[tuple[ViewAxis, IndexEntry], ...]:
+    def indexed(self, op: Load | Store) -> Entries:
         """The axes of the tensor that is accessed, and the index of each."""
         return indexed(self.step.step, op.param, op.index)
 

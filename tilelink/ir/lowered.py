@@ -13,7 +13,7 @@ thing wherever it is known: no variable has that of a size, or of a loop around 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -366,19 +366,6 @@ def walk(body: tuple[Op, ...]) -> Iterator[Op]:
         yield op
         if isinstance(op, (For, If)):
             yield from walk(op.body)
-
-
-def mapped(op: Op, change: Callable[[Formula], Formula]) -> Op:
-    """An op with each of its formulas replaced, those of its body included."""
-
-    def one(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(one, cast("tuple[Any, ...]", value)))
-        if isinstance(value, OPS):
-            return replace(value, **{f.name: one(getattr(value, f.name)) for f in fields(value)})
-        return change(value) if isinstance(value, Formula) else value
-
-    return one(op)
 
 
 def formulas(op: Op) -> tuple[Formula, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, symbols
@@ -206,7 +206,10 @@ def entries(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tup
     return given + (Whole(),) * (len(view) - len(given))
 
 
-def indexed(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tuple[tuple[ViewAxis, IndexEntry], ...]:
+Entries: TypeAlias = tuple[tuple[ViewAxis, IndexEntry], ...]
+
+
+def indexed(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> Entries:
     """Each view axis with its entry. A copy program takes tiles along all of them, also where it has no name for one: they are
     known by their position."""
     view = step.binding(param).view

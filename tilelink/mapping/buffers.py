@@ -13,7 +13,7 @@ from tilelink.ir.partition import here, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait, pointed, walk
 from tilelink.ir.wiring import Step, TensorDecl, entry_on
-from tilelink.mapping.libraries import RUN, axis_of, tiled
+from tilelink.mapping.libraries import RUN, axis_of, viewed
 from tilelink.mapping.signal_matching import crosses, reads_remote
 
 
@@ -148,8 +148,8 @@ def _tile_of(plan: Plan, s: StepPlan, param: str) -> str | None:
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]
     if s.by_panels:
-        named = {tiled(s.step, param, op.index, runs=True)[0] for op in (*loads, *waits)}
-        return RUN if named == {RUN} and axis_of(s).kind == "cut" else None
+        named = {viewed(s.step, param, op.index, runs=True)[0][1] for op in (*loads, *waits)}
+        return RUN if named == {OfTile(RUN)} and axis_of(s).kind == "cut" else None
     if len(loads) != 1 or len(waits) != 1 or waits[0] not in program.body:
         return None
     at = {entry_on(s.step, param, op.index, 0) for op in (*loads, *waits)}

@@ -18,7 +18,7 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Index, IndexEntry, is_raw, rewritten, tile_names, walk
 from tilelink.ir.schedule import Library
-from tilelink.ir.wiring import Step, Wiring, entries
+from tilelink.ir.wiring import Entries, Step, Wiring, entries, indexed
 
 RUN = ""
 """Stands for the tile of the loop where an index names it, as the variable of an axis of the domain for that axis."""
@@ -77,7 +77,7 @@ def _against(step: Step, wiring: Wiring, placement: Library) -> Iterator[str]:
         yield "it notifies more than the tile that it has stored"
     for p in program.params:
         loads = [op for op in walk(program.body) if isinstance(op, P.Load) and op.param == p.name]
-        if len({tiled(step, op.param, op.index, runs=placement.runs) for op in loads}) > 1:
+        if len({viewed(step, op.param, op.index, runs=placement.runs) for op in loads}) > 1:
             yield f"it reads `{p.name}` at two tiles, and the function gets one view of it"
     dims = {v.dim for v, n in zip(view, (*names, *view), strict=False) if n is not None}
     if placement.runs:
@@ -131,12 +131,12 @@ def _loops(program: P.TileProgram) -> frozenset[str]:
     return frozenset(op.var for op in walk(program.body) if isinstance(op, P.Tiles))
 
 
-def tiled(step: Step, param: str, index: Index | None, *, runs: bool) -> tuple[str | None, ...]:
-    """Per axis the tile of the domain that an index names; None: all of the axis. `runs`: `RUN` where it names a tile of the
+def viewed(step: Step, param: str, index: Index | None, *, runs: bool) -> Entries:
+    """What a function gets along each axis: a tile of the domain, or all. `runs`: tile `RUN` where the index names one of the
     axis that the program walks, which else the function gets all of."""
-    loops, run = _loops(step.program), RUN if runs else None
-    names = [e.var if isinstance(e, P.OfTile) else None for e in entries(step, param, index)]
-    return tuple(n if n not in loops else run for n in names)
+    loops, walked = _loops(step.program), P.OfTile(RUN) if runs else P.Whole()
+    tiles = ((v, e if isinstance(e, P.OfTile) else P.Whole()) for v, e in indexed(step, param, index))
+    return tuple((v, walked if isinstance(e, P.OfTile) and e.var in loops else e) for v, e in tiles)
 
 
 def called(step: Step, *, runs: bool) -> Step:

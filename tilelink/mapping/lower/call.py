@@ -179,7 +179,9 @@ def _part(plan: Plan, step: StepPlan) -> Part:
     """What each statement of a step that workers take becomes, in its program's own names: what codegen prints."""
     host = None if step.into is None else plan.step(step.into)
     frame, body = Frame(plan, step, host, by_name=True), step.step.program.body
-    tiles, tests = tuple(_tiles(step) if host is None else _passed(step, host)), tuple(frame.tests)
+    lets, tests = dict(frame.lets), tuple(frame.tests)
+    tiles = tuple((n, F.substitute(t.begin, lets), F.substitute(t.end, lets)) for n, t in frame.tiles.items())
+    tiles = tiles if host is None else tuple(_passed(step, host))
     if step.copies:
         return Part(step.path, tiles, tests, copied(frame), (), ())
     said: list[tuple[P.Op, tuple[Op, ...]]] = []
@@ -194,15 +196,6 @@ def _part(plan: Plan, step: StepPlan) -> Part:
     asked = [op for op in P.walk(body) if isinstance(op, P.Holder)]
     holders = tuple((op, frame.owner(op.param, frame.index(op.param, op.index)) or step.rank) for op in asked)
     return Part(step.path, tiles, tests, (), tuple(said), holders, tuple(_walks(frame, body)))
-
-
-def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
-    for a, g in enumerate(step.grid):
-        if g.var is not None and g.kind == "plain" and g.tile is None:
-            yield g.var, F.of(0), g.size
-        elif g.var is not None:
-            begin, limit = g.begin(Sym(f"i{a}")), g.limit(Sym(f"i{a}"))
-            yield g.var, begin, begin + 1 if g.unit else F.minimum(Sym(f"{g.var}.begin") + g.step, limit)
 
 
 def _passed(step: StepPlan, host: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
@@ -16,12 +15,11 @@ from tilelink.ir.partition import GridAxis, extent, held, here, holder, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.shape import RANK_AXIS, around, rank_along
-from tilelink.ir.wiring import TensorDecl, ViewAxis, indexed
-from tilelink.mapping.libraries import RUN
+from tilelink.ir.wiring import Entries, TensorDecl, ViewAxis, indexed
+from tilelink.mapping.libraries import viewed
 
 RANK = rank_along()
 """This rank's number among all."""
-Entries: TypeAlias = "tuple[tuple[ViewAxis, IndexEntry], ...]"
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 PLACE = "a place"
@@ -125,14 +123,11 @@ class Frame:
             return Interval(F.of(0), g.size, grid=g)
         if g.kind == "own" or (g.unit and not self.by_name):
             return Interval(g.begin(index), g.end(index), grid=g)
-        if self.by_name:
-            begin = Sym(f"{name}.begin")
-            return Interval(begin, begin + 1 if g.unit else Sym(f"{name}.end"), grid=g)
-        if g.kind == "table":
+        if g.kind == "table" and not self.by_name:
             return Interval(F.of(0), g.size, segments(g), grid=g)
-        begin, end = Sym(f"{name}_begin"), Sym(f"{name}_end")
+        begin, end = (Sym(f"{name}.{side}" if self.by_name else f"{name}_{side}") for side in ("begin", "end"))
         lets += [(begin.name, g.begin(index)), (end.name, F.minimum(begin + g.step, g.limit(index)))]
-        return Interval(begin, end, grid=g)
+        return Interval(begin, begin + 1 if g.unit else end, grid=g)
 
     # -------------------------------------------------------------------------------------------------------------- values
     def value(self, e: Expr) -> Formula | None:
@@ -159,13 +154,9 @@ class Frame:
 
     def index(self, param: str, index: Index | None) -> Entries:
         """Each axis of the view with its entry."""
-        found = indexed(self.step.step, param, index)
-        if self.step.library is None:
-            return found
-        # What a function gets along an axis: of the program's loops all at once, or panel by panel.
-        walked = OfTile(RUN) if self.step.by_panels else Whole()
-        tiles = ((v, e if isinstance(e, OfTile) else None) for v, e in found)
-        return tuple((v, Whole() if e is None else e if e.var in self.tiles else walked) for v, e in tiles)
+        if self.step.library is not None:
+            return viewed(self.step.step, param, index, runs=self.step.by_panels)
+        return indexed(self.step.step, param, index)
 
     def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:
         tensor = self.tensor(param)

@@ -12,8 +12,9 @@ from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Compute, Data, For, If, Op, Read, Tiles, Write, unplaced
 from tilelink.ir.partition import GridAxis, extent, part
+from tilelink.ir.wiring import Entries
 from tilelink.mapping.libraries import RUN, axis_of, turns
-from tilelink.mapping.lower.frame import Entries, Frame, Interval, under, unless
+from tilelink.mapping.lower.frame import Frame, Interval, under, unless
 from tilelink.mapping.lower.signals import awaits, signals
 
 

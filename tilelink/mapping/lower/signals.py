@@ -15,7 +15,8 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.plan import Signal as Said
 from tilelink.ir.program import At, Gather, Notify, Wait, Whole
 from tilelink.ir.shape import rank_along
-from tilelink.mapping.lower.frame import Entries, Frame, Lanes, under
+from tilelink.ir.wiring import Entries
+from tilelink.mapping.lower.frame import Frame, Lanes, under
 
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
