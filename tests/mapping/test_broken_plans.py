@@ -85,7 +85,7 @@ def test_a_copy_engine_with_two_tiles_to_a_flag() -> None:
     plan = form("ag_gemm copy engine push", 2, {"M": 16, "K": 4, "N": 4}, 2)
     axis = plan.channel("rows").axes[0]
     wide = replace(axis, span=8)
-    assert_refused(with_channel(with_axis(plan, "rows", 0, span=8), "rows", target=F.cdiv(wide.length, 4)), "TL607")
+    assert_refused(with_channel(with_axis(plan, "rows", 0, span=8), "rows", target=F.cdiv(wide.step, 4)), "TL607")
 
 
 # ---------------------------------------------------------------------------------------------------------------- waits

@@ -57,12 +57,27 @@ def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
     return F.of(at) if of.own_slice else F.of(at) // part(of.size, of.over)
 
 
-class _Split:
-    """An axis of `size` elements by the parts of ranks, those along `over`."""
+class _Pieces:
+    """An axis of `size` elements in pieces of `step`: of the whole axis, or of the parts that the ranks along `over` have of it,
+    `per` of a whole one: of all parts (`cut`), or of this rank's."""
 
     __slots__ = ()
+    kind: str
     size: Formula
     over: str
+
+    @property
+    def step(self) -> Formula:
+        raise NotImplementedError
+
+    @property
+    def per(self) -> Formula:
+        return F.cdiv(self.part, self.step)
+
+    @property
+    def own_part(self) -> bool:
+        """Whether they go through this rank's part only."""
+        return self.kind in ("mine", "part")
 
     @property
     def part(self) -> Formula:
@@ -76,9 +91,28 @@ class _Split:
     def ranks(self) -> Formula:
         return ranks_along(self.over)
 
+    @property
+    def own(self) -> Formula:
+        """How many this rank's part has."""
+        return F.cdiv(here(self.size, over=self.over), self.step)
+
+    @property
+    def filled(self) -> Formula:
+        """How many have positions: parts that end early lack the last ones."""
+        if self.kind == "cut":
+            return pieces(self.size, self.step, self.per, self.over)
+        return self.own if self.own_part else F.cdiv(self.size, self.step)
+
+    def begin(self, index: F.Like) -> Formula:
+        """First position of piece `index`."""
+        i = F.of(index)
+        if self.kind == "cut":
+            return i // self.per * self.part + i % self.per * self.step
+        return (self.rank * self.part if self.own_part else F.of(0)) + i * self.step
+
 
 @dataclass(frozen=True, slots=True)
-class GridAxis(_Split):
+class GridAxis(_Pieces):
     """A one-axis partition into tiles, in closed form. `kind`: `plain` (from 0 to `size`), `cut` (ends at every rank's border
     too), `mine` (this rank's part only, in global positions), `unit` (one position at a time), `own` (this rank's coordinate),
     `table` (ends where the offsets table `table` says). `tile`: elements, None for the whole axis (or the whole part).
@@ -100,11 +134,6 @@ class GridAxis(_Split):
         return self.kind == "cut"
 
     @property
-    def own_part(self) -> bool:
-        """Whether they go through this rank's part only."""
-        return self.kind == "mine"
-
-    @property
     def coordinate(self) -> bool:
         """Whether there is one position: this rank's."""
         return self.kind == "own"
@@ -123,25 +152,14 @@ class GridAxis(_Split):
         return self.part if self.kind in ("cut", "mine") else F.maximum(self.size, 1)
 
     @property
-    def per(self) -> Formula:
-        """Tiles of one whole part (`cut`)."""
-        return F.cdiv(self.part, self.step)
-
-    @property
     def count(self) -> Formula:
         """Number of tiles on this rank."""
         if self.kind == "own":
             return F.of(1)
-        if self.kind == "unit":
-            return self.size
         if self.kind == "table":
             return Sym(f"{self.table}_tiles")
-        if self.kind == "cut":
-            return pieces(self.size, self.step, self.per, self.over)
-        if self.kind == "mine":
-            return F.cdiv(here(self.size, over=self.over), self.step)
-        if self.tile is not None:
-            return F.cdiv(self.size, self.step)
+        if self.tile is not None or self.kind not in ("plain", "free"):
+            return self.filled
         # A whole axis is one tile; of the ranks' parts, the last may be empty, and then there is none.
         return F.of(1) if isinstance(self.size, (F.Const, Sym)) else F.minimum(self.size, 1)
 
@@ -164,16 +182,9 @@ class GridAxis(_Split):
 
     def begin(self, index: F.Like) -> Formula:
         """First position of tile `index`."""
-        i = F.of(index)
         if self.kind == "own":
             return self.rank
-        if self.kind == "cut":
-            return i // self.per * self.part + i % self.per * self.step
-        if self.kind == "mine":
-            return self.rank * self.part + i * self.step
-        if self.kind == "plain" and self.tile is None:
-            return F.of(0)
-        return i * self.step
+        return F.of(0) if self.kind == "plain" and self.tile is None else _Pieces.begin(self, index)
 
     def limit(self, index: F.Like) -> Formula:
         """The border that tile `index` does not cross."""
@@ -189,7 +200,7 @@ class GridAxis(_Split):
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelAxis(_Split):
+class ChannelAxis(_Pieces):
     """One axis of a tensor's flags. `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one flag
     per position or rank), `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same
     inside the one part that the flags' rank holds). `over`: the axis of the ranks whose parts they are, or which are the
@@ -211,7 +222,7 @@ class ChannelAxis(_Split):
         return found[self.kind]
 
     @property
-    def length(self) -> Formula:
+    def step(self) -> Formula:
         """Elements per flag."""
         return self.part if self.span is None else F.of(self.span)
 
@@ -222,20 +233,9 @@ class ChannelAxis(_Split):
 
     @property
     def count(self) -> Formula:
-        if self.kind == "unit":
-            return self.size
-        if self.kind == "plain":
-            return F.cdiv(self.size, self.length)
-        return self.per * self.ranks if self.kind == "cut" else self.per
-
-    @property
-    def filled(self) -> Formula:
-        """Flags that stand for positions: parts that end early lack the last ones."""
-        if self.kind not in ("cut", "part"):
-            return self.count
-        if self.kind == "part":
-            return F.cdiv(here(self.size, over=self.over), self.length)
-        return pieces(self.size, self.length, self.per, self.over)
+        if self.kind == "cut":
+            return self.per * self.ranks
+        return self.per if self.own_part else self.filled
 
     def first(self, *, local: bool) -> Formula:
         """The position that a program counts from; `local`: from the first of its rank's part."""
@@ -247,7 +247,7 @@ class ChannelAxis(_Split):
         if self.kind == "unit":
             return a
         if self.kind == "plain":
-            return a // self.length
+            return a // self.step
         within = F.of(0) if self.span is None else a % self.part // self.span
         return a // self.part * self.per + within if self.kind == "cut" else within
 
@@ -267,16 +267,14 @@ class ChannelAxis(_Split):
 
     def interval(self, c: F.Like) -> tuple[Formula, Formula]:
         """Positions `[lo, hi)` of flag `c`; empty where the rank's part ends before it."""
-        i = F.of(c)
+        i, begin = F.of(c), self.begin(c)
         if self.kind == "unit":
-            return i, i + 1
+            return begin, begin + 1
         if self.kind == "plain":
-            return i * self.length, F.minimum(i * self.length + self.length, self.size)
-        rank = i // self.per if self.kind == "cut" else self.rank
-        within = i % self.per if self.kind == "cut" else i
-        base = rank * self.part
-        end = F.minimum(within * self.length + self.length, here(self.size, rank, self.over))
-        return base + within * self.length, base + end
+            return begin, F.minimum(begin + self.step, self.size)
+        rank, within = (i // self.per, i % self.per) if self.kind == "cut" else (self.rank, i)
+        end = F.minimum(within * self.step + self.step, here(self.size, rank, self.over))
+        return begin, rank * self.part + end
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tilelink.ir import Shown
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Buffer
-from tilelink.ir.partition import Channel, GridAxis, here
+from tilelink.ir.partition import Channel, GridAxis
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import AS_GIVEN, Engine, KernelOptions, Library, Order, Schedule, SortKey, as_written
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
@@ -179,10 +179,7 @@ class StepPlan:
 
     def own_tiles(self, host: StepPlan) -> Formula:
         """Of a fused step for own rows: how many tiles of its host a rank holds."""
-        counts = (
-            F.cdiv(here(g.size, over=g.over), g.step) if a == self.own_axis else g.count
-            for a, g in enumerate(host.grid)
-        )
+        counts = (g.own if a == self.own_axis else g.count for a, g in enumerate(host.grid))
         return math.prod(counts, start=F.of(1))
 
 

@@ -31,9 +31,8 @@ class Instant:
 
     def __str__(self) -> str:
         where = f" tile {self.tile}" if self.tile else ""
-        call = f"call {self.call}, "
         place = f"  ({self.loc})" if self.loc is not None else ""
-        return f"{call}rank {self.rank}: {self.path}{where} {self.does}{place}"
+        return f"call {self.call}, rank {self.rank}: {self.path}{where} {self.does}{place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,7 @@ class Arrivals:
                 raise _uncounted(m, *mapped)
             # A fused step for own rows takes those of its host's tiles.
             own = s.into is not None and s.own_axis is not None and s.host_axes[i] == s.own_axis
-            count = F.cdiv(here(g.size, over=g.over), g.step) if own else g.count
-            total = total * F.substitute(count, {rank_along(s.axis).name: source})
+            total = total * F.substitute(g.own if own else g.count, {rank_along(s.axis).name: source})
         flagged = [m.told(c.axis)[0] for c in self.axes if c.axis is not None]
         for loop in (op for op in walk(s.step.program.body) if isinstance(op, Tiles) and m.notify in walk(op.body)):
             # Once in each turn, but where each turn has a flag of its own.
@@ -159,7 +158,7 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
     aligned = grid.tile is None or c.span is None or c.span % grid.tile == 0
     by_parts = grid.kind == "cut" or _in_own_part(grid, c)
     if aligned and c.kind == "plain":
-        return F.cdiv(F.minimum(c.size - i * c.length, c.length), grid.step)
+        return F.cdiv(F.minimum(c.size - i * c.step, c.step), grid.step)
     rank, within = (i // c.per, i % c.per) if c.kind == "cut" else (c.rank, i)
     if aligned and by_parts:
         held = here(c.size, rank, c.over)

@@ -147,9 +147,8 @@ def _start(axis: GridAxis, shift: int) -> Formula:
     rank = (axis.rank + shift) % axis.ranks if shift else axis.rank
     if axis.kind == "unit" and not axis.shared:
         return rank
-    if axis.kind == "cut":
-        return F.minimum(rank * axis.per, axis.count) % F.maximum(axis.count, 1)
-    return F.minimum(F.cdiv(rank * axis.part, axis.step), axis.count) % F.maximum(axis.count, 1)
+    first = rank * axis.per if axis.kind == "cut" else F.cdiv(rank * axis.part, axis.step)
+    return F.minimum(first, axis.count) % F.maximum(axis.count, 1)
 
 
 def _rotate(index: Formula, axis: GridAxis, shift: int | None) -> Formula:

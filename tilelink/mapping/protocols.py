@@ -97,7 +97,7 @@ def _fits(plan: Plan, tensor: str) -> bool:
     """Whether programs push whole tiles, and each load is of a tile that was waited for just before: then a load that waits for
     its own words waits for what the program waits for, and ends. So do copy programs, which wait for what they move."""
     uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
-    if any(s.engine.by == "stream" or s.in_place or tensor in s.forwarded or s.subtiles > 1 for s, _ in uses):
+    if any(tensor in s.forwarded or s.subtiles > 1 for s, _ in uses):
         return False
     return all(_moved(plan, s, param) if s.copies else _says_itself(plan, s, param) for s, param in uses)
 
@@ -106,7 +106,7 @@ def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
     """Whether workers push a tensor to the ranks that hold it, or take their own instance of it, by panels of whole words."""
     binding, moves = step.step.binding(param), step.step.moves
     tensor, last = plan.wiring.tensor(binding.tensor), len(plan.wiring.tensor(binding.tensor).axes) - 1
-    if step.engine.by != "kernel" or step.skip_own or moves is None or step.push != (param == moves[1].param):
+    if step.engine.by != "kernel" or moves is None or step.push != (param == moves[1].param):
         return False
     if not step.push and tensor.names_holders(binding.view):
         return False

@@ -126,7 +126,7 @@ class Call:
             said = f"a program that runs for the tiles of `{epilogue.into}`, into which it is fused"
             found = under(theirs.tests, _ops(theirs), said)
             if found and epilogue.subtiles > 1:
-                found = (L.For(theirs.subtile, F.of(epilogue.subtiles), found),)
+                found = (L.For(theirs.unique("subtile"), F.of(epilogue.subtiles), found),)
             if not epilogue.deferred:
                 body, lets = (*body, *found), [*lets, *theirs.lets]
                 continue

@@ -38,12 +38,11 @@ class Interval:
     end: Formula
     by_data: Data | None = None
     grid: GridAxis | None = None
-    subtiles: int = 1
 
     @property
     def block(self) -> Formula:
         """How many elements a block of it has, those past its end included."""
-        return self.end - self.begin if self.grid is None else self.grid.step // self.subtiles
+        return self.end - self.begin if self.grid is None else self.grid.step
 
 
 @dataclass(slots=True)
@@ -83,10 +82,10 @@ class Frame:
                 self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), step.rank))
             if step.subtiles > 1 and a == len(step.grid) - 1 and not self.by_name:
                 width = (g.tile or 0) // step.subtiles
-                first = found.begin + Sym(self.subtile) * width
+                first = found.begin + Sym(self.unique("subtile")) * width
                 end = F.minimum(first + width, found.end)
                 self.tests.append(F.binary("<", first, end))
-                found = replace(found, begin=first, end=end, subtiles=step.subtiles)
+                found = Interval(first, end, grid=replace(g, tile=width))
             if g.var is not None:
                 self.tiles[g.var] = found
                 if (v.unit or g.kind == "own") and not self.by_name:
@@ -112,11 +111,6 @@ class Frame:
             found += "_"
         return found
 
-    @property
-    def subtile(self) -> str:
-        """The variable of the loop over a fused step's subtiles."""
-        return self.unique("subtile")
-
     def tile(self, g: GridAxis, index: Formula, name: str, lets: list[tuple[str, Formula]]) -> Interval:
         """A tile of a partition; where it takes some work to say where it begins and ends, these get names."""
         if g.kind == "plain" and g.tile is None:
@@ -133,14 +127,10 @@ class Frame:
     def value(self, e: Expr) -> Formula | None:
         """None: data decides it."""
         if self.by_name:
-            return self.named(e)
+            return F.substitute(e.named, {"RANKS": self.step.ranks})
         if e.formula is None or not F.symbols(e.formula) <= self.names.keys():
             return None
         return F.substitute(e.formula, self.names)
-
-    def named(self, e: Expr) -> Formula:
-        """The value by the program's names."""
-        return F.substitute(e.named, {"RANKS": self.step.ranks})
 
     def at(self, e: At) -> Formula | None:
         """The position that a scalar entry names."""
@@ -394,7 +384,7 @@ class Lanes:
     def one(self, entry: Gather, back: int) -> Formula | None:
         """An element of a vector of positions."""
         if self.frame.by_name:
-            return self.frame.named(entry.expr)
+            return self.frame.value(entry.expr)
         return self._asked(entry.expr.formula, back) if back <= AXES else None
 
     def along(self, tile: Interval, entry: IndexEntry, back: int) -> Interval:

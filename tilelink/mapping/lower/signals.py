@@ -21,10 +21,8 @@ from tilelink.mapping.lower.frame import Frame, Lanes, under
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
     """The flags of a channel."""
-    if plan.ll:
-        return Flags(c.tensor, c.flags, style="data", scope=c.scope)
     if not c.adds or plan.epoch_signalled:
-        return Flags(c.tensor, c.flags, style="epoch", scope=c.scope)
+        return Flags(c.tensor, c.flags, style="data" if plan.ll else "epoch", scope=c.scope)
     at = c.indices(Sym("flag"))
     arrivals = F.substitute(c.target, {f"c{k}": index for k, index in enumerate(at)})
     if c.doorbells == "alone":
