@@ -12,8 +12,6 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
-RANK = rank_along()
-
 
 def part(size: F.Like, over: str | None = RANK_AXIS) -> Formula:
     """Elements per rank of an axis that is split over the ranks of axis `over`: ceil(size / ranks), and never 0, since positions
@@ -41,12 +39,6 @@ def held(tensor: TensorDecl, v: ViewAxis, along: str) -> Formula:
     """Positions of a whole view axis that a rank's own memory has: of a split one those of its part."""
     of = None if v.axis is None else tensor.axes[v.axis]
     return extent(tensor, v, along) if of is None or of.over is None else here(of.size, over=of.over)
-
-
-def pieces(size: Formula, length: Formula, per: Formula, over: str = RANK_AXIS) -> Formula:
-    """Pieces of `length` elements of an axis that also end where ranks' parts do, `per` of a whole part: the last parts have
-    fewer, perhaps none."""
-    return size // part(size, over) * per + F.cdiv(size % part(size, over), length)
 
 
 def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
@@ -98,9 +90,9 @@ class _Pieces:
 
     @property
     def filled(self) -> Formula:
-        """How many have positions: parts that end early lack the last ones."""
+        """How many have positions: the last parts have fewer, perhaps none."""
         if self.kind == "cut":
-            return pieces(self.size, self.step, self.per, self.over)
+            return self.size // self.part * self.per + F.cdiv(self.size % self.part, self.step)
         return self.own if self.own_part else F.cdiv(self.size, self.step)
 
     def begin(self, index: F.Like) -> Formula:

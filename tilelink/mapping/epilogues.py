@@ -17,7 +17,7 @@ from tilelink.ir.program import At, Load, OfTile, Store, Wait, Whole, walk
 from tilelink.ir.schedule import EPILOGUE, Fused, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
-from tilelink.mapping.grids import Lineage, domain_names, lineage_of, loops_of, split_over
+from tilelink.mapping.grids import Lineage, domain_names, lineage_of, loaded, loops_of, split_over
 from tilelink.mapping.placement import directed
 
 
@@ -32,13 +32,14 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
             hint=f'place it on SMs of its own, or say over="{step.axis}" where `{host.path}` is called, if it names no ranks',
             notes=(Note(f"`{host.path}` is called here", host.step.loc),),
         )
-    lineage = lineage_of(host.step, wiring.steps)
-    if step.moves is None:
-        lineage |= _through_loads(step, lineage)
     domain, push = directed(wiring, step)
-    binding = step.binding(domain)
+    binding, lineage = step.binding(domain), lineage_of(host.step, wiring.steps)
     tensor, theirs = wiring.tensor(binding.tensor), host.step.binding(host.domain).view
-    named = zip(binding.view, domain_names(step), strict=True)
+    named = [*zip(binding.view, domain_names(step), strict=True)]
+    if step.moves is None:
+        # Its own tiles are the host's through what it loads of them.
+        taken = loaded(step, lineage)
+        lineage |= {(tensor.name, v.axis): taken[n] for v, n in named if v.axis is not None and n in taken}
     found = [_on_host(step, host, tensor, v, name, lineage) for v, name in named]
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
     own = (
@@ -67,23 +68,6 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
         forwarded=tuple(t for t in step.takes if t in held),
         subtiles=_subtiles(step, grid, axes[-1] == host.columns),
     )
-
-
-def _through_loads(step: Step, lineage: Lineage) -> Lineage:
-    """Axes of a computing program's tensors, reached through what it loads of the host's tiles."""
-    of_var: dict[str, int] = {}
-    for op in walk(step.program.body):
-        if isinstance(op, Load):
-            binding = step.binding(op.param)
-            for v, e in indexed(step, op.param, op.index):
-                if isinstance(e, OfTile) and v.axis is not None and (binding.tensor, v.axis) in lineage:
-                    of_var[e.var] = lineage[(binding.tensor, v.axis)]
-    binding = step.binding(step.program.domain)
-    return {
-        (binding.tensor, v.axis): of_var[name]
-        for v, name in zip(binding.view, domain_names(step), strict=True)
-        if v.axis is not None and name in of_var
-    }
 
 
 def _on_host(

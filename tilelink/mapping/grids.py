@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -10,7 +10,7 @@ from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import OfTile, Store, Tiles, tile_names, walk
+from tilelink.ir.program import Load, OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
@@ -127,28 +127,34 @@ Lineage: TypeAlias = dict[tuple[str, int], int]
 """(tensor, axis) -> axis of the step's grid whose tile lies there."""
 
 
+def _named(step: Step, kind: type[Load | Store]) -> Iterator[tuple[tuple[str, int], str]]:
+    """Tensor and axis of what a program loads or stores, or a copy program takes or fills, with the tile that it names there."""
+    params = [(op.param, op.index) for op in walk(step.program.body) if isinstance(op, kind)]
+    if step.moves is not None:
+        params = [(step.moves[kind is Store].param, ())]
+    for param, index in params:
+        for v, e in indexed(step, param, index):
+            if isinstance(e, OfTile) and v.axis is not None:
+                yield (step.binding(param).tensor, v.axis), e.var
+
+
+def loaded(step: Step, lineage: Lineage) -> dict[str, int]:
+    """By its name each tile that a step takes of the host's, with the axis of the host's grid."""
+    return {var: lineage[at] for at, var in _named(step, Load) if at in lineage}
+
+
 def made_tiles(step: Step) -> Lineage:
     """Where the tiles of a step lie in what it stores, and those of a copy program in what it fills."""
-    if step.moved_to is not None:
-        return {(step.moved_to, v.axis): a for a, (_, v) in enumerate(step.moved_axes) if v.axis is not None}
     names = {n: a for a, n in enumerate(domain_names(step)) if n}
-    return {
-        (step.binding(op.param).tensor, v.axis): names[e.var]
-        for op in walk(step.program.body)
-        if isinstance(op, Store)
-        for v, e in indexed(step, op.param, op.index)
-        if isinstance(e, OfTile) and v.axis is not None and e.var in names
-    }
+    return {at: names[var] for at, var in _named(step, Store) if var in names}
 
 
 def lineage_of(host: Step, steps: tuple[Step, ...]) -> Lineage:
     """Where the host's tiles end up: in what it stores, and in what copy programs make of that."""
     out = made_tiles(host)
-    for step in steps:
-        source, target = step.moved_from or "", step.moved_to or ""
-        for v, w in step.moved_axes:
-            if v.axis is not None and w.axis is not None and (source, v.axis) in out:
-                out[(target, w.axis)] = out[(source, v.axis)]
+    for step in (s for s in steps if s.moves is not None):
+        taken = loaded(step, out)
+        out |= {at: taken[var] for at, var in _named(step, Store) if var in taken}
     return out
 
 
