@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
@@ -27,7 +28,7 @@ class Arrivals:
         """Notifies per call of flag (`c0`, …), over all programs and source ranks."""
         total: Formula = F.of(0)
         for m in self.found.told:
-            sources = self.sources(m)
+            sources = [*dict.fromkeys(self.sources(m))]
             source = sources[0] if sources else m.producer.rank
             target = self._times(m, source)
             for other in sources[1:]:
@@ -75,13 +76,10 @@ class Arrivals:
                 total = total * F.substitute(s.loop(loop).count, {rank_along(s.axis).name: source})
         return total
 
-    def sources(self, m: Match) -> tuple[Formula, ...]:
+    def sources(self, m: Match) -> Iterator[Formula]:
         """The rank that signals flag (`c0`, …) of a rank, by everything that says so: it is signalled where all mean the same
-        rank. None where the flag does not say."""
-        return tuple(dict.fromkeys(self._sources(m)))
-
-    def _sources(self, m: Match) -> Iterator[Formula]:
-        """What goes to coordinate s + shift comes, seen from there, from the coordinate - shift."""
+        rank. None where the flag does not say. What goes to coordinate s + shift comes, seen from there, from the coordinate
+        - shift."""
         s, notify, tensor, pulled = m.producer, m.notify, self.found.tensor, self.found.pulled
         pushed = crosses(s, notify.param)
         if notify.peer is not None and notify.peer.ring is not None:
@@ -119,7 +117,7 @@ def raising(plan: Plan, channel: Channel) -> tuple[Formula, ...]:
     waits = [(s, op) for s, op in on if isinstance(op, Wait)]
     matches = tuple(Match(*w, s, op) for w in waits for s, op in on if isinstance(op, Notify))
     arrivals = Arrivals(Matching(plan, plan.wiring.tensor(channel.tensor), matches), channel.axes)
-    return tuple(dict.fromkeys(source for m in arrivals.found.told for source in arrivals.sources(m)[:1]))
+    return tuple(dict.fromkeys(source for m in arrivals.found.told for source in islice(arrivals.sources(m), 1)))
 
 
 def _shift(entry: IndexEntry) -> int:

@@ -126,7 +126,7 @@ def channel_of(found: Matching) -> Channel:
     # Whether the flags of a pulled tensor tell the ranks' parts apart.
     by_part = any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
     _check_makers(found, by_part=by_part)
-    untold = any(crosses(m.producer, m.notify.param) and not Arrivals(found, axes).sources(m) for m in found.told)
+    untold = any(crosses(m.producer, m.notify.param) and not [*Arrivals(found, axes).sources(m)] for m in found.told)
     # Of what is pulled the source is the rank that it is pulled from, which has made it, or else whoever writes it there.
     if (pulled and not by_part) or (untold and (pulled or adds)):
         axes = (ChannelAxis(None, "unit", ranks_along(along), 1, along, every=not pulled or by_part), *axes)

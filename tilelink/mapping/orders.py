@@ -7,7 +7,6 @@ Position `t` of a step's `total` tiles becomes one index per axis. Orders compos
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -118,7 +117,7 @@ def decode(grid: tuple[GridAxis, ...], order: Order) -> tuple[tuple[tuple[str, F
     inner = walked[-2:]
     position: Formula = Sym("t")
     for k, a in enumerate(walked[:-2]):
-        behind = _tiles_of(grid[b] for b in walked[k + 1 :])
+        behind = math.prod((grid[b].count for b in walked[k + 1 :]), start=F.of(1))
         lets.append((f"i{a}", _rotate(position // behind, grid[a], ring)))
         position = position % behind
         ring = None if _ringed(grid[a]) else ring
@@ -131,11 +130,7 @@ def decode(grid: tuple[GridAxis, ...], order: Order) -> tuple[tuple[tuple[str, F
     elif inner:
         column |= ACROSS in order and grid[inner[0]].kind == "unit"
         lets += _plane(position, grid, inner[0], inner[1], ring, group, column)
-    return tuple(lets), _tiles_of(grid[a] for a in walked)
-
-
-def _tiles_of(axes: Iterable[GridAxis]) -> Formula:
-    return math.prod((axis.count for axis in axes), start=F.of(1))
+    return tuple(lets), math.prod((grid[a].count for a in walked), start=F.of(1))
 
 
 def _ringed(axis: GridAxis) -> bool:

@@ -146,7 +146,8 @@ class Call:
         body = under(frame.tests, body)
         # Of a run-time split any one tile stands for all: its index counts for nothing. Its table is read before the first tile.
         names = dict.fromkeys(g.table for g in step.grid if g.table is not None)
-        tables = tuple(op for name in names for op in frame.whole(name))
+        boxes = {name: tuple((F.of(0), size) for size in plan.buffer(name).extents) for name in names}
+        tables = tuple(L.Read(name, RANK, box, None, step.step.loc, name) for name, box in boxes.items())
         one: dict[str, F.Like] = {f"{name}_tiles": F.of(1) for name in names}
         order = tuple((n, F.substitute(v, one)) for n, v in step.order)
         by_data = next((segments(g) for g in step.grid if g.kind == "table"), None)

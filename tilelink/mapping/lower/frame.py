@@ -303,11 +303,6 @@ class Frame:
         access = kind(name, self.peer(at), tuple(box[a] for a in stored), by_data, loc, param)
         return (*checks, *lanes.each(under(tests, (access,), "" if mask is None else f"the mask `{mask}`")))
 
-    def whole(self, tensor: str) -> tuple[Op, ...]:
-        """A read of all that this rank has of a tensor."""
-        box = tuple((F.of(0), size) for size in self.plan.buffer(tensor).extents)
-        return (Read(tensor, RANK, box, None, self.step.step.loc, tensor),)
-
     def on(self, formula: Formula, at: Formula) -> Formula:
         """What a formula of this rank's is on the one with coordinate `at`."""
         return F.substitute(formula, {rank_along(self.step.axis).name: at})
