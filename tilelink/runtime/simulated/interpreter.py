@@ -183,7 +183,10 @@ class Interpreter:
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
         for (owner, name), short in short_forms().items():
             scope.set_attr(owner, name, short(getattr(owner, name)))
-        scope.set_attr(tl.tensor, "__init__", _derived_once(tl.tensor.__init__))
+        scope.set_attr(
+            tl.tensor, "__init__", derived_once(tl.tensor.__init__, "handle", lambda handle, type: type.name)
+        )
+        scope.set_attr(tl.block_type, "__init__", derived_once(tl.block_type.__init__, "element_ty", _kind_of_block))
         scope.set_attr(stock.ReduceScanOpInterface, "apply", _wide(stock.ReduceScanOpInterface.apply))
         scope.set_attr(stock.ReduceOps, "min_max", _of_numbers(stock.ReduceOps.min_max))
         # Stock builds a table of types at every call, a tenth of a run.
@@ -326,19 +329,36 @@ def _element(value: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What Triton derives from a type, derived once: each tensor gets its shape as a tuple of constants with types, which is most of
-# what making one costs in the interpreter. It depends on the type alone, and nobody changes it.
+# What Triton derives from a shape, derived once: it is most of what making a tensor costs in the interpreter.
+#
+# Each tensor gets its shape as a tuple of constants with types, and each block type checks its shape and writes its name.
+# Both depend on the shape and on the elements' type alone, and nobody changes them.
 
 
-def _derived_once(slow: Function) -> Function:
-    """`tl.tensor.__init__`, which gives a tensor what the first one of its type got."""
-    known: dict[str, dict[str, Any]] = {}
+def derived_once(slow: Function, fresh: str, key: Callable[[Any, Any], object]) -> Function:
+    """An `__init__` of two arguments, which gives an object what the first one with that `key` got, and its own attribute
+    `fresh`, the first argument. A `key` of None: nothing is known."""
+    known: dict[object, dict[str, Any]] = {}
 
-    def init(tensor: Any, handle: Any, type: Any) -> None:
-        derived = known.get(type.name)
-        if derived is None:
-            slow(tensor, handle, type)
-            derived = known[type.name] = dict(vars(tensor))
-        tensor.__dict__.update(derived, handle=handle)
+    def init(self: Any, first: Any, second: Any) -> None:
+        kind = key(first, second)
+        derived = known.get(kind)
+        if derived is not None:
+            self.__dict__.update(derived)
+            self.__dict__[fresh] = first
+            return
+        slow(self, first, second)
+        if kind is not None:
+            known[kind] = {name: value for name, value in vars(self).items() if name != fresh}
 
     return init
+
+
+def _kind_of_block(element: Any, shape: Any) -> tuple[str, tuple[int, ...]] | None:
+    """None where Triton is to say what it thinks of the sizes."""
+    if isinstance(shape, tl.tuple):
+        shape = shape.values
+    if not isinstance(shape, list):
+        return None
+    sizes = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
+    return (element.name, sizes) if set(map(type, sizes)) == {int} else None
