@@ -100,7 +100,7 @@ def test_peers_read_an_argument_at_one_place(made: Callable[[], torch.Tensor], o
 
 
 def test_other_places_on_all_ranks_are_agreed_on_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers that take turns: right numbers, and no meeting once each has been seen."""
+    """Buffers that take turns: right numbers, and no meeting once each has been seen. Two are for the memory."""
     backend = pytest.importorskip("tilelink.runtime.simulated.backend").SimulatedBackend
     agree, met = backend.agree, list[object]()
     monkeypatch.setattr(backend, "agree", lambda self, value: (met.append(value), agree(self, value))[1])
@@ -116,7 +116,7 @@ def test_other_places_on_all_ranks_are_agreed_on_once_each(monkeypatch: pytest.M
         assert len(met) == met_so_far
 
     tilelink.launch(main, RANKS, device=FEW)
-    assert 0 < len(met) <= RANKS * 6
+    assert 0 < len(met) <= RANKS * (2 + 6)
 
 
 @pytest.mark.parametrize("debug", [True, False])
