@@ -6,6 +6,7 @@ import tilelink
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.session import require
+from tilelink.runtime.simulated.backend import SimulatedBackend
 from tilelink.tuning.measuring import Times, attempt, interleaved, slowest
 
 
@@ -104,6 +105,7 @@ def test_an_attempt_says_nothing_where_nothing_failed() -> None:
 def test_simulated_time_is_of_the_call_alone() -> None:
     def body() -> tuple[float, float]:
         backend = require().backend
+        assert isinstance(backend, SimulatedBackend)
         stream, source = backend.main_stream(), backend.zeros(1 << 18, tilelink_dtype())
         target = backend.zeros(1 << 18, source.dtype)
         both = backend.timed(lambda: (stream.copy(target, source), stream.copy(target, source)))
