@@ -27,7 +27,6 @@ import torch.distributed as dist
 import triton
 import triton.language as tl
 from triton.errors import TritonError
-from triton.language import core
 
 from benchmarks.harness import parser, table, write
 from tilelink.errors import TilelinkError
@@ -84,19 +83,6 @@ def double(data, COUNT: tl.constexpr):
 def copy_tile(target, source):
     """Copy the first tile by TMA, both ways through host descriptors."""
     target.store([0, 0], source.load([0, 0]))
-
-
-@core.extern
-def nvshmem_my_pe(_semantic=None):
-    """This PE, asked of NVSHMEM's device library."""
-    symbols = {(): ("nvshmem_my_pe", core.dtype("int32"))}
-    return core.extern_elementwise("", "", [], symbols, is_pure=True, _semantic=_semantic)
-
-
-@triton.jit
-def report_pe(target):
-    """Store this PE."""
-    tl.store(target, nvshmem_my_pe())
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,16 +337,6 @@ def push_rate(backend: GpuBackend, target: torch.Tensor, source: torch.Tensor) -
     return source.numel() / statistics.median(times[2:]) / 1e6
 
 
-def check_device_library(backend: GpuBackend, arena: Arena) -> str:
-    """A kernel linked with NVSHMEM's bitcode, and one that is not, in one backend."""
-    found = backend.zeros(1, torch.int32) - 1
-    begin = time.perf_counter()
-    backend.main_stream().launch(report_pe, 1, {"target": found}, KernelOptions(4, 1))
-    torch.cuda.synchronize()
-    expect(int(found) == backend.rank, f"nvshmem_my_pe() is {int(found)}")
-    return f"first launch {time.perf_counter() - begin:.1f} s"
-
-
 Check = Callable[[GpuBackend, Arena], str]
 HOST_CHECKS: tuple[Check, ...] = (check_arena, check_doorbell, check_strided)
 PEER_CHECKS: tuple[Check, ...] = (*HOST_CHECKS, check_exchange, check_descriptor, check_graph)
@@ -433,8 +409,8 @@ def check_all(report: Report) -> None:
     if importlib.util.find_spec("nvshmem") is None:
         report.results.append(Result("nvshmem", True, 0.0, "skipped: nvshmem4py is not installed"))
         return
-    check_backend(report, "nvshmem", NvshmemBackend, (*PEER_CHECKS, check_device_library, check_bandwidth))
-    check_backend(report, "network", lambda: NvshmemBackend(reach="network"), (*HOST_CHECKS, check_device_library))
+    check_backend(report, "nvshmem", NvshmemBackend, (*PEER_CHECKS, check_bandwidth))
+    check_backend(report, "network", lambda: NvshmemBackend(reach="network"), HOST_CHECKS)
 
     def stop() -> str:
         library.stop()
