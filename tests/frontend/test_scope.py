@@ -207,6 +207,15 @@ def soft(x):
     )
 
 
+def test_what_a_helper_says_of_its_result_is_not_copied() -> None:
+    """A file has none of the names that users import for it."""
+    helper = "@triton.jit\ndef half(x) -> Optional[int]:\n    return x / 2\n\n"
+    program = with_helper(
+        "tl.tile_store(out, m, half(tl.tile_load(a, m)))", f"from typing import Optional\n{HELPERS}{helper}"
+    )
+    assert program.helpers == (Helper("half", "@triton.jit\ndef half(x):\n    return x / 2\n"),)
+
+
 def test_a_nested_helper_is_moved_to_the_margin() -> None:
     cell = run_cell("""
 import triton

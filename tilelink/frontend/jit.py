@@ -53,8 +53,8 @@ class Helpers:
         outer = _Outer(own, lambda node: self._need(source, scope, node, own))
         outer.visit(tree)
         self.found += scope.found
-        if not outer.renamed and source.node.col_offset == 0:
-            # As it is written, where it stands at the margin; else as Python prints it.
+        if not outer.renamed and source.node.returns is None and source.node.col_offset == 0:
+            # As it is written, where it stands at the margin and says nothing of its result; else as Python prints it.
             found = re.search(r"^def\s", source.text, re.MULTILINE)
             return "@triton.jit\n" + source.text[found.start() if found else 0 :]
         return "@triton.jit\n" + ast.unparse(tree) + "\n"
