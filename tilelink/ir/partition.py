@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -49,7 +50,7 @@ def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
     return F.of(at) if of.own_slice else F.of(at) // part(of.size, of.over)
 
 
-class _Pieces:
+class _Pieces(ABC):
     """An axis of `size` elements in pieces of `step`: of the whole axis, or of the parts that the ranks along `over` have of it,
     `per` of a whole one: of all parts (`cut`), or of this rank's."""
 
@@ -59,8 +60,8 @@ class _Pieces:
     over: str
 
     @property
-    def step(self) -> Formula:
-        raise NotImplementedError
+    @abstractmethod
+    def step(self) -> Formula: ...
 
     @property
     def per(self) -> Formula:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ FILLED = f"{LANES}: past an edge they hold 0, or what the load says by `other=`,
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(ABC):
     """A function that is being run, and its variables. `under`: what the branches hang on that it is in; `caller`: who has called
     it, and where, if it is not the program itself."""
 
@@ -46,9 +47,9 @@ class Frame:
             code, node, message, why, hint, (*(Note("it is called here", at) for at in self.callers), shown)
         )
 
+    @abstractmethod
     def call(self, call: Call, function: Any, args: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Any:
         """What a function of the user's gives."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
