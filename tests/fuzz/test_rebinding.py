@@ -1,9 +1,8 @@
-# pyright: reportArgumentType=false
 """A name means what was bound to it last: programs give what Python gives, however they are scheduled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,22 +12,22 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import tilelink
+from tests.frontend.harness import run_cell
+from tests.fuzz.programs.meaning import Meaning
+from tests.fuzz.programs.memory import Ranks
 from tests.fuzz.rebinding import RANKS, SHAPE, TILE, Text
 from tests.selection import cases
-from tilelink import Operator, fused, sms
+from tilelink import Operator
 
-ROWS, COLUMNS = TILE
-TILED = {name: sms(M=ROWS, N=COLUMNS) for name in ("share", "first")}
-ONE: dict[str, Callable[[Operator], Operator]] = {
-    "kernels": lambda op: op.schedule(TILED),
-    "LL protocol": lambda op: op.schedule(TILED, first=sms(M=ROWS, N=COLUMNS, joins="share")),
+SIZE = "M={}, N={}".format(*TILE)
+SHARE, FIRST = (f"{path}=tilelink.sms({SIZE})" for path in ("share", "first"))
+WAYS = {
+    "kernels": f"one.schedule({SHARE}, {FIRST})",
+    "LL protocol": f"one.schedule({SHARE}, first=tilelink.sms({SIZE}, joins='share'))",
+    "one worker": f"two.schedule(dict.fromkeys(('share', 'first', 'last'), tilelink.sms(1, {SIZE})))",
+    "fused": f"two.schedule({SHARE}, {FIRST}, last=tilelink.fused('first'))",
+    "pieces": f"two.schedule({SHARE}, {FIRST}, last=tilelink.fused('first', N={TILE[1] // 2}))",
 }
-TWO: dict[str, Callable[[Operator], Operator]] = {
-    "one worker": lambda op: op.schedule({p: sms(1, M=ROWS, N=COLUMNS) for p in ("share", "first", "last")}),
-    "fused": lambda op: op.schedule(TILED, last=fused("first")),
-    "pieces": lambda op: op.schedule(TILED, last=fused("first", N=COLUMNS // 2)),
-}
-WAYS = {**ONE, **TWO}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,13 +38,17 @@ def _any_numbers() -> Iterator[None]:
         yield
 
 
-def check(text: Text, way: str) -> None:
+def check(written: Text, way: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = [torch.randint(-3, 4, SHAPE, generator=generator).float() for _ in range(RANKS)]
-    operator = WAYS[way](text.operator(both=way in TWO))
-    wanted = text.expected(x, both=way in TWO, last=(ROWS, COLUMNS // 2) if way == "pieces" else TILE)
-    for got in tilelink.launch(lambda: operator(x[tilelink.rank()]), RANKS, races=True):
-        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    text = written.scheduled(WAYS[way])
+    operator = run_cell(text)["op"]
+    assert isinstance(operator, Operator)
+    meaning = Meaning(text, Ranks({"R": RANKS}), dict(zip("MN", SHAPE, strict=True)))
+    wanted = meaning.results([[t] for t in x], {})
+    found = tilelink.launch(lambda: operator(x[tilelink.rank()]), RANKS, races=True)
+    for got, (want,) in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, torch.as_tensor(want).float(), rtol=0, atol=0)
 
 
 # --------------------------------------------------------------------------------------------------------- each by itself
@@ -234,6 +237,6 @@ def bodies(draw: Any) -> list[str]:
 @cases(16)
 @given(bodies(), bodies(), st.sampled_from([*WAYS]))
 def test_programs(first: list[str], last: list[str], way: str) -> None:
-    text = Text.of(first, last)
-    note(text.first + (text.last if way in TWO else ""))
-    check(text, way)
+    written = Text.of(first, last)
+    note(written.scheduled(WAYS[way]))
+    check(written, way)

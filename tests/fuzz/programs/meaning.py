@@ -142,23 +142,23 @@ class Meaning:
             taken.append(bound(s, self._allocated(s, f"{path}.{n}", sizes, dtype, axis, rest)))
         made = [b.memory for b in taken[len(tensors) :]]
         constants = {n: v for n, v in given.items() if n in p.fn.__code__.co_varnames and n not in names}
-        width = self._width(path)
         for rank in range(self.ranks.count):
             params = [param_of(p, n, b, rank, axis, self.ranks, self.cut) for n, b in zip(names, taken, strict=True)]
-            self._start(p, path, params, rank, width, constants)
+            self._start(p, path, params, rank, constants)
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _width(self, path: str) -> dict[str, int]:
-        """Sizes of a step's tiles, those of its host where it has one."""
+    def _width(self, path: str, *, walked: bool = False) -> dict[str, int]:
+        """Sizes of a step's tiles, those of its host where it has one. `walked`: in loops, which the pieces of a tile take no
+        shorter."""
         found = self._placements.get(path)
         if found is None:
             return {}
-        return {**(self._width(found.host) if found.host not in (None, path) else {}), **found.sizes}
+        if found.host in (None, path):
+            return {**found.sizes}
+        return {**self._width(found.host), **({} if walked else found.sizes)}
 
     # --------------------------------------------------------------------------------------------------------------- runs
-    def _start(
-        self, p: Program, path: str, params: list[Param], rank: int, width: dict[str, int], constants: dict[str, Any]
-    ) -> None:
+    def _start(self, p: Program, path: str, params: list[Param], rank: int, constants: dict[str, Any]) -> None:
         by_name = {q.name: q for q in params}
         for q in params:
             q.memory.names.add(q.name)
@@ -171,7 +171,8 @@ class Meaning:
                     q.segments[k], q.memory.by_data = instance.values, True
         domain = by_name[self._domain(p)]
         named = len((*p.signature.inputs, *p.signature.results)[params.index(domain)].axes)
-        for tile in self._tiles(domain, named, width):
+        width = self._width(path, walked=True)
+        for tile in self._tiles(domain, named, self._width(path)):
             run = Run(len(self._runs) + 1, path, rank, tile, domain.name, params, domain.line, width)
             self._runs.append(run)
             self._tasks.append((run, greenlet(lambda p=p, params=params: p.fn(*params, **constants))))
