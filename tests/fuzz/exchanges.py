@@ -7,24 +7,15 @@ are right as they are drawn; one may be spoilt in one line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from tests.frontend.harness import run_cell
-from tests.operators.problems import part
 from tilelink import Operator
 
-Parts = Sequence[torch.Tensor]
-"""What each rank has."""
-VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "value": lambda x: x,  # a copy program, which is no load and store
-    "value * 2": lambda x: x * 2,
-    "value - 1": lambda x: x - 1,
-    "tl.where(value > 0, value, 1)": lambda x: torch.where(x > 0, x, torch.ones_like(x)),
-}
-GUARDS: dict[str, Callable[[int], bool]] = {"q >= 1": lambda q: q >= 1, "q % 2 == 0": lambda q: q % 2 == 0}
+VALUES = ("value", "value * 2", "value - 1", "tl.where(value > 0, value, 1)")
+"""The first makes a copy program, which is no load and store."""
+GUARDS = ("q >= 1", "q % 2 == 0")
 
 
 @dataclass(frozen=True)
@@ -45,13 +36,6 @@ class Sent:
     @property
     def rows(self) -> str:
         return "M/R" if "/R" in self.box else "M"
-
-    def come(self, x: Parts, rank: int) -> torch.Tensor:
-        """What rank `rank` finds: a slice for each sender, or one for all."""
-        if not self.sliced:
-            return torch.cat([*x])[None]
-        held = part(len(x[0]), rank, len(x)) if "/R" in self.box else slice(None)
-        return torch.stack([t[held] for t in x])
 
 
 SENT = (
@@ -114,18 +98,6 @@ class Taken:
             mask = f"tl.tile_mask({box}, k, stop={self.mask})"
             counted = f"tl.where({mask if along else f'tl.trans({mask})'}, {counted}, 0)"
         return [f"acc += tl.sum({counted}, {along}).to(acc.dtype)"]
-
-    def of(self, come: torch.Tensor, sent: Sent) -> torch.Tensor:
-        """The sum, of one box or of several that were added up."""
-        taken = GUARDS[self.guard] if self.guard is not None and sent.sliced else lambda _: True
-        found = sum((v for q, v in enumerate(come) if taken(q)), torch.zeros_like(come[0]))
-        for axis, a in enumerate("MN"):
-            if a not in self.axes:
-                at = torch.arange(found.shape[axis])
-                last = min(len(at) if end is None else end for end in (self.stop, self.mask))
-                weights = (at * ((at >= self.start) & (at < last))).to(found.dtype)
-                found = (found * (weights if axis else weights[:, None])).sum(axis)
-        return found
 
 
 @dataclass(frozen=True)
@@ -215,7 +187,7 @@ class Made:
         lines += [
             *(t.text(sent, boxes, name) for t, name in zip(self.takers, names, strict=True)),
             f'@tilelink.operator("{sent.given} -> {", ".join(results)}")',
-            "def made(x):",
+            "def op(x):",
             *(f'    {box} = tilelink.symmetric("{sent.box}", like=x)' for box in boxes),
             f"    send(x, {', '.join(boxes)})",
             f"    return {', '.join(f'{name}({chr(44).join(boxes)})' for name in names)}",
@@ -224,12 +196,6 @@ class Made:
         return text if self.spoilt is None else self.spoilt.apply(text)
 
     def operator(self) -> Operator:
-        found = run_cell(self.text)["made"]
+        found = run_cell(self.text)["op"]
         assert isinstance(found, Operator)
         return found
-
-    def expected(self, x: Parts, rank: int) -> tuple[torch.Tensor, ...]:
-        wide = torch.float64 if x[0].is_floating_point() else torch.int32
-        come = sum(self.sent.come([VALUES[v](t) for t in x], rank).to(wide) for v in self.values)
-        assert isinstance(come, torch.Tensor)
-        return tuple(t.of(come, self.sent).to(x[0].dtype) for t in self.takers)

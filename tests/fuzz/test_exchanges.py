@@ -1,5 +1,5 @@
-"""Calls of mostly one kernel, with and without the LL protocol: what is drawn right is proved and gives what torch
-gives, bit for bit; what is spoilt is refused, or does the same all the same."""
+"""Calls of mostly one kernel, with and without the LL protocol: what is drawn right is proved and gives what it
+means, bit for bit; what is spoilt is refused, or does the same all the same."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import tilelink
 from tests.fuzz.exchanges import GUARDS, SENT, SPOILT, VALUES, Made, Sent, Spoilt, Taken
 from tests.fuzz.outcomes import outcome
+from tests.fuzz.programs.meaning import Meaning
+from tests.fuzz.programs.memory import Ranks
 from tests.fuzz.test_operators import FIRST
 from tests.operators.problems import part
 from tests.selection import cases
@@ -108,7 +110,7 @@ def run(
     workers: int,
 ) -> TilelinkError | None:
     """One after the other, of all sizes, with stragglers, late stores, few workers, and slots that are used twice running.
-    What refuses it, if it is refused; else it has given what torch gives."""
+    What refuses it, if it is refused; else it has given what it means."""
     note(what.text)
     calls = [(shape[0], shards(what, shape, dtype, ranks, k)) for k, shape in enumerate([*shapes, shapes[0]])]
     options = {"seed": seed, "straggler": seed % ranks, "delayed_stores": late, "device": Device(sms=workers)}
@@ -116,10 +118,17 @@ def run(
         found = outcome(lambda way=way: results(way, calls, captured=seed % 3 == 0, races=late, **options))
         if isinstance(found, TilelinkError):
             return found
-        for rank, of_rank in enumerate(found):
-            for (_, x), got in zip(calls, of_rank, strict=True):
-                assert all(map(torch.equal, got, what.expected(x, rank)))
+        for (rows, x), *of_ranks in zip(calls, *found, strict=True):
+            for got, want in zip(of_ranks, meant(what, rows, x), strict=True):
+                assert all(map(torch.equal, got, want))
     return None
+
+
+def meant(what: Made, rows: int, x: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Of each rank, what the text gives as it was before it was spoilt."""
+    meaning = Meaning(replace(what, spoilt=None).text, Ranks({"R": len(x)}), {"M": rows, "N": x[0].shape[1]})
+    found = meaning.results([[t.double()] for t in x], {})
+    return [[torch.as_tensor(v).long().to(x[0].dtype) for v in of_rank] for of_rank in found]
 
 
 @cases(8)
