@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import linecache
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +47,39 @@ def message(cause: Callable[[], object], folder: Path | None = None) -> str:
         cause()
     text = str(caught.value)
     return text.replace(f"{folder}/", "") if folder is not None else text
+
+
+@dataclass(frozen=True)
+class Section:
+    """Of a file of messages: a program, and all that is said of it."""
+
+    name: str
+    program: str
+    text: str
+
+
+def sections(path: Path, first: int) -> list[Section]:
+    """`## name`, the program, `--`, and the message, without the place that it points at: below that line stand its carets.
+
+    `first`: which line of `user.py` is the one behind the name.
+    """
+    found: list[Section] = []
+    for section in path.read_text(encoding="utf-8").split("## ")[1:]:
+        program, _, said = section.partition("\n--\n")
+        name, *lines = program.split("\n")
+        text = said.strip("\n").split("\n")
+        at = next((k for k, line in enumerate(lines) if line and not line.strip("^ ")), None)
+        if at is not None:
+            carets, number = lines.pop(at), first + at - 1
+            gutter = " " * (3 + len(str(number))) + "|"
+            text[1:1] = [
+                f"  --> user.py:{number}",
+                gutter,
+                f"  {number} |     {lines[at - 1]}",
+                f"{gutter}     {carets}",
+            ]
+        found.append(Section(name, "\n".join(lines), "\n".join(text)))
+    return found
 
 
 def run_cell(source: str, names: dict[str, object] | None = None) -> dict[str, object]:

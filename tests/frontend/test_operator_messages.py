@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.frontend.harness import load, message
+from tests.frontend.harness import Section, load, message, sections
 from tests.selection import table
 from tilelink.frontend import parse_signature, trace
 
@@ -55,42 +54,27 @@ def scaled(x, out, *, times: int):
 """
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    signature: str
-    parameters: str
-    sizes: dict[str, int]
-    body: str
-    text: str
+CASES = sections(FILE, 41)
 
 
-def read() -> list[Case]:
-    cases: list[Case] = []
-    for section in FILE.read_text(encoding="utf-8").split("## ")[1:]:
-        program, text = section.split("\n--\n")
-        name, header, body = program.split("\n", 2)
-        signature, parameters, sizes = header.split(" | ")
-        numbers = {k: int(v) for k, _, v in (word.partition("=") for word in sizes.split())}
-        cases.append(Case(name, signature, parameters, numbers, body, text.strip("\n")))
-    return cases
-
-
-def run(case: Case, folder: Path) -> object:
-    """Traces `def op` of a module on four ranks; its the header is above it."""
-    lines = "\n".join(f"    {line}" for line in case.body.splitlines())
-    module = load(folder, f"{HEADER}def op({case.parameters}):\n{lines}\n")
-    signature = parse_signature(case.signature)
+def run(case: Section, folder: Path) -> object:
+    """Traces `def op` of a module on four ranks; the header is above it."""
+    header, *body = case.program.split("\n")
+    text, parameters, sizes = header.split(" | ")
+    lines = "\n".join(f"    {line}" for line in body)
+    module = load(folder, f"{HEADER}def op({parameters}):\n{lines}\n")
+    signature = parse_signature(text)
     dtypes = [shape.dtype or "bf16" for shape in signature.inputs]
     if case.name == "an argument of another dtype":
         dtypes = ["f16"]
-    return trace("op", module.op, signature, case.sizes, dtypes, {}, axes={"R": 4})
+    numbers = {k: int(v) for k, _, v in (word.partition("=") for word in sizes.split())}
+    return trace("op", module.op, signature, numbers, dtypes, {}, axes={"R": 4})
 
 
-@table("case", [pytest.param(c, id=c.name) for c in read()])
-def test_message(case: Case, tmp_path: Path) -> None:
+@table("case", [pytest.param(c, id=c.name) for c in CASES])
+def test_message(case: Section, tmp_path: Path) -> None:
     assert message(lambda: run(case, tmp_path), tmp_path) == case.text
 
 
 def test_the_file_is_read() -> None:
-    assert len(read()) > 50
+    assert len(CASES) > 50

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import tilelink
 import tilelink.language as tl
 from benchmarks.mutants.bodies import with_body
-from tests.frontend.harness import load, message
+from tests.frontend.harness import Section, load, message, sections, tile_program
 from tests.mapping.oracle import asked, assert_right
 from tests.mapping.plans import form, plan_of, verify
 from tests.selection import table
@@ -23,31 +23,8 @@ from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 
 FILE = Path(__file__).parent / "programs.txt"
-HEADER = """import tilelink.language as tl
-from tilelink.frontend import program
-
-
-"""
 SIZES = {"M": 64, "K": 256, "N": 32}
 TILE = sms(M=16, N=16, K=16)
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    where: str
-    body: str
-    text: str
-
-
-def read() -> list[Case]:
-    cases: list[Case] = []
-    for section in FILE.read_text(encoding="utf-8").split("## ")[1:]:
-        program, _, text = section.partition("\n--\n")
-        header, body = program.split("\n", 1)
-        name, where = header.split(" | ")
-        cases.append(Case(name, where, body, text.strip("\n")))
-    return cases
 
 
 SIGNATURES = {
@@ -56,12 +33,6 @@ SIGNATURES = {
     "reducer": ("s M N -> M N", "inbox, out"),
     "owner": ("M N -> M/R N", "partial, out"),
 }
-
-
-def source(case: Case) -> str:
-    signature, parameters = SIGNATURES[case.where]
-    lines = "\n".join(f"    {line}" if line else "" for line in case.body.splitlines())
-    return f'{HEADER}@program("{signature}")\ndef f({parameters}):\n{lines}\n'
 
 
 def around(f: Any, where: str) -> Operator:
@@ -75,12 +46,13 @@ def around(f: Any, where: str) -> Operator:
     return operator("M K/R, K/R N -> M/R N", name="op")(lambda x, weight: f(matmul(x, weight)))
 
 
-def said(case: Case, folder: Path) -> str:
-    module = load(folder, source(case))
+def said(case: Section, folder: Path) -> str:
+    where = case.name.partition(" | ")[2]
+    module = load(folder, tile_program(*SIGNATURES[where], case.program))
 
     def cause() -> None:
-        op = around(module.f, case.where)
-        tile = sms(M=16, N=16) if case.where in ("reducer", "owner") else TILE
+        op = around(module.f, where)
+        tile = sms(M=16, N=16) if where in ("reducer", "owner") else TILE
         verify(plan_of(op, 4, SIZES, f=tile))
 
     if case.text == "proved":
@@ -90,8 +62,8 @@ def said(case: Case, folder: Path) -> str:
     return message(cause, folder).replace(f"{FILE.parents[2]}/", "")
 
 
-@table("case", [pytest.param(c, id=c.name) for c in read()])
-def test_what_is_said(case: Case, tmp_path: Path) -> None:
+@table("case", [pytest.param(c, id=c.name) for c in sections(FILE, 7)])
+def test_what_is_said(case: Section, tmp_path: Path) -> None:
     assert said(case, tmp_path) == case.text
 
 
