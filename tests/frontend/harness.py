@@ -59,26 +59,26 @@ class Section:
 
 
 def sections(path: Path, first: int) -> list[Section]:
-    """`## name`, the program, `--`, and the message, without the place that it points at: below that line stand its carets.
+    """`## name`, the program, `--`, and the message, without the places that it points at: `^` stand below the one that it begins
+    with, `~` below that of the note that it ends with.
 
     `first`: which line of `user.py` is the one behind the name.
     """
     found: list[Section] = []
     for section in path.read_text(encoding="utf-8").split("## ")[1:]:
-        program, _, said = section.partition("\n--\n")
-        name, *lines = program.split("\n")
-        text = said.strip("\n").split("\n")
-        at = next((k for k, line in enumerate(lines) if line and not line.strip("^ ")), None)
-        if at is not None:
-            carets, number = lines.pop(at), first + at - 1
-            gutter = " " * (3 + len(str(number))) + "|"
-            text[1:1] = [
-                f"  --> user.py:{number}",
-                gutter,
-                f"  {number} |     {lines[at - 1]}",
-                f"{gutter}     {carets}",
-            ]
-        found.append(Section(name, "\n".join(lines), "\n".join(text)))
+        given, _, said = section.partition("\n--\n")
+        name, *lines = given.split("\n")
+        program, text = list[str](), said.strip("\n").split("\n")
+        for line in lines:
+            if not line or (line.strip("^ ") and line.strip("~ ")):
+                program.append(line)
+                continue
+            number = first + len(program) - 1
+            gutter, marks = " " * (3 + len(str(number))) + "|", line.replace("~", "^")
+            place = [f"  --> user.py:{number}", gutter, f"  {number} |     {program[-1]}", f"{gutter}     {marks}"]
+            at = len(text) if "~" in line else 1
+            text[at:at] = place
+        found.append(Section(name, "\n".join(program), "\n".join(text)))
     return found
 
 
