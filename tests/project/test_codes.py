@@ -6,9 +6,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.project.package import MODULES, PACKAGE, ROOT, tree
+
 ROW = re.compile(r"^\| (TL\d{3}) \| (.+) \|$", re.MULTILINE)
 CODE = re.compile(r"TL\d{3}")
 ASKING = (ast.Compare, ast.Dict, ast.Tuple)
@@ -29,21 +31,22 @@ SAME = {
 """Codes behind the frontend that more than one module gives. Add to it only what means the same."""
 
 
+@cache
 def given() -> dict[str, set[str]]:
     """Code -> the modules that give it; where one is only looked for, in a table or a comparison, nobody gives it."""
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for path in (ROOT / "tilelink").rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        asked = {id(n) for at in ast.walk(tree) if isinstance(at, ASKING) for n in ast.iter_child_nodes(at)}
-        for node in ast.walk(tree):
+    for path in MODULES:
+        nodes = [*ast.walk(tree(path))]
+        asked = {id(n) for at in nodes if isinstance(at, ASKING) for n in ast.iter_child_nodes(at)}
+        for node in nodes:
             if isinstance(node, ast.Constant) and id(node) not in asked and CODE.fullmatch(str(node.value)):
-                found[str(node.value)].add(str(path.relative_to(ROOT / "tilelink").with_suffix("")))
+                found[str(node.value)].add(str(path.relative_to(PACKAGE).with_suffix("")))
     return found
 
 
 def test_one_row_and_one_meaning_per_code() -> None:
     rows = ROW.findall((ROOT / "docs" / "errors.md").read_text())
-    assert [code for code, n in Counter(code for code, _ in rows).items() if n > 1] == []
+    assert [code for code, _ in rows] == sorted(given()), "docs/errors.md lists what is raised, in order, each once"
     assert [meaning for meaning, n in Counter(meaning for _, meaning in rows).items() if n > 1] == []
 
 
@@ -80,6 +83,16 @@ def test_every_other_code_is_provoked() -> None:
     tests = {p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", ".txt") and p != Path(__file__)}
     named = {code for p in tests for code in CODE.findall(p.read_text())}
     assert given().keys() - named == UNTESTED
+
+
+def test_every_text_of_the_frontend_is_pinned() -> None:
+    """Whole, but for those of the grammar, which its tests put together."""
+    tests = ROOT / "tests" / "frontend"
+    texts = [p.read_text() for p in tests.rglob("*") if p.suffix in (".py", ".txt")]
+    pinned = {code for text in texts for code in re.findall(r"(TL\d{3}): ", text)}
+    grammar = set(CODE.findall((tests / "test_grammar.py").read_text()))
+    raised = {code for code, modules in given().items() if any(m.startswith(("frontend", "language")) for m in modules)}
+    assert raised - pinned - grammar == set()
 
 
 def test_codes_go_by_rooms() -> None:

@@ -132,21 +132,6 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(str(p.relative_to(ROOT / "docs")) for p in ROOT.glob("docs/**/*.md"))
 
 
-def _codes(tree: ast.Module) -> set[str]:
-    """The error codes that stand in a module as a string of their own, other than as the key of a table."""
-    keys = {id(key) for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys}
-    constants = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in keys)
-    return {value for value in constants if isinstance(value, str) and re.fullmatch(r"TL\d{3}", value)}
-
-
-def test_the_error_page_lists_the_codes_that_are_raised() -> None:
-    raised = {code for path in (ROOT / "tilelink").rglob("*.py") for code in _codes(ast.parse(path.read_text()))}
-    listed = re.findall(r"^\| (TL\d{3}) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
-    assert listed == sorted(set(listed))
-    assert raised - set(listed) == set(), "raised, but not in docs/errors.md"
-    assert set(listed) - raised == set(), "in docs/errors.md, but never raised"
-
-
 def test_the_glossary_is_in_order() -> None:
     words = re.findall(r"^\| ([a-z][a-z, ]*) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
     assert words == sorted(words)

@@ -6,13 +6,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
+from tests.project.package import MODULES, ROOT, tree
 from tilelink.version import __version__
 
-ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = re.findall(r"^([a-z][a-z0-9.-]*):", MAKEFILE, re.MULTILINE)
@@ -74,12 +73,12 @@ def test_the_distribution_is_what_users_install() -> None:
 def test_every_import_is_a_declared_dependency() -> None:
     declared = {re.split(r"[<>=\[ ]", d)[0] for d in PROJECT["dependencies"]}
     optional = {"nvshmem", "cuda", "plotly", "ipywidgets", "IPython", "transformers"}
-    imported = {name for path in (ROOT / "tilelink").rglob("*.py") for name in _imports(ast.parse(path.read_text()))}
+    imported = {name for path in MODULES for name in _imports(tree(path))}
     assert imported - sys.stdlib_module_names - {"tilelink"} - optional <= declared
 
 
-def _imports(tree: ast.Module) -> set[str]:
+def _imports(module: ast.Module) -> set[str]:
     """The packages that a module imports, at its top or later."""
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names = {alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(module) if isinstance(node, ast.ImportFrom)}
     return {name.split(".")[0] for name in names}

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from tests.project.package import MODULES, PACKAGE, ROOT, tree
 from tests.selection import table
 
 T = TypeVar("T", bound=ast.AST)
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "tilelink"
-MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(p.parent for p in PACKAGE.glob("*/__init__.py"))
 THE_ONE_THAT_READS_THE_ENVIRONMENT = PACKAGE / "runtime" / "environment.py"
 
@@ -20,7 +18,7 @@ THE_ONE_THAT_READS_THE_ENVIRONMENT = PACKAGE / "runtime" / "environment.py"
 def nodes(*kinds: type[T]) -> Iterator[tuple[str, T]]:
     """Every node of some kinds in the package, with its place."""
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, kinds):
                 yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
 
@@ -87,9 +85,9 @@ def test_nothing_is_left_for_later() -> None:
 def test_the_environment_is_read_in_one_module() -> None:
     found = set()
     for path in MODULES:
-        tree = ast.parse(path.read_text())
-        words = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-        words |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "os" for a in n.names}
+        nodes = [*ast.walk(tree(path))]
+        words = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+        words |= {a.name for n in nodes if isinstance(n, ast.ImportFrom) and n.module == "os" for a in n.names}
         if words & {"environ", "environb", "getenv", "putenv"}:
             found.add(path)
     assert found == {THE_ONE_THAT_READS_THE_ENVIRONMENT}
@@ -97,7 +95,7 @@ def test_the_environment_is_read_in_one_module() -> None:
 
 @table("room", ROOMS, ids=lambda room: room.name)
 def test_a_room_says_what_it_knows(room: Path) -> None:
-    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    docstring = ast.get_docstring(tree(room / "__init__.py")) or ""
     positions = [docstring.find(f"{word}:") for word in ("Takes", "Gives", "Knows", "Never knows")]
     assert -1 not in positions, docstring
     assert positions == sorted(positions)
