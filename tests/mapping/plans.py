@@ -12,8 +12,9 @@ from tilelink.codegen import emit
 from tilelink.frontend import trace
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Checks, KernelSource
+from tilelink.ir.lowered import Buffer
 from tilelink.ir.partition import Channel
-from tilelink.ir.plan import Layout, Plan, Signal, StepPlan
+from tilelink.ir.plan import Launch, Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
 from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.ir.verdict import Verdict
@@ -151,8 +152,7 @@ def with_channel(plan: Plan, tensor: str, **changes: Any) -> Plan:
 
 
 def with_axis(plan: Plan, tensor: str, axis: int | None, **changes: Any) -> Plan:
-    channel = next(c for c in plan.channels if c.tensor == tensor)
-    axes = tuple(replace(a, **changes) if a.axis == axis else a for a in channel.axes)
+    axes = tuple(replace(a, **changes) if a.axis == axis else a for a in plan.channel(tensor).axes)
     return with_channel(plan, tensor, axes=axes)
 
 
@@ -162,6 +162,19 @@ def with_signal(plan: Plan, path: str, param: str, action: str, /, **changes: An
         return replace(s, **changes) if hit else s
 
     return replace(plan, signals=tuple(changed(s) for s in plan.signals))
+
+
+def with_buffer(plan: Plan, name: str, **changes: Any) -> Plan:
+    def changed(b: Buffer) -> Buffer:
+        return replace(b, **changes) if b.name == name else b
+
+    return replace(plan, buffers=tuple(changed(b) for b in plan.buffers))
+
+
+def launched_backwards(plan: Plan) -> Plan:
+    """The last kernel first."""
+    launches = iter([h for h in plan.host if isinstance(h, Launch)][::-1])
+    return replace(plan, host=tuple(next(launches) if isinstance(h, Launch) else h for h in plan.host))
 
 
 def with_step(plan: Plan, path: str, **changes: Any) -> Plan:

@@ -1,4 +1,4 @@
-"""Operators that are no chains, wired and placed at random on few ranks: what the proof and the oracle look at.
+"""Operators wired and placed at random on few ranks: what the proof and the oracle look at.
 
 A tensor may have several readers, a program several inputs that peers bring or several outputs, an operator several results
 and other operators inside it. Steps are placed by what their programs are, so the same placer takes operators of the library.
@@ -14,8 +14,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import plan_of, wiring_of
-from tests.mapping.shelf import double, local, patient, rowwise
-from tests.mapping.shelf_axes import columns
+from tests.mapping.shelf import columns, double, local, patient, rowwise
 from tests.operators.language import elsewhere, matmul_rs, ring_gather, scatter_dma
 from tilelink import Operator, by_panels, copy_engine, fused, library, operator, ops, sms
 from tilelink.errors import TilelinkError

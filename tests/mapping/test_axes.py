@@ -11,7 +11,7 @@ from examples.data_and_tensor_parallel import LINEAR
 from examples.two_levels import GATHER, SCATTER
 from tests.frontend.harness import message
 from tests.mapping.oracle import asked, assert_right
-from tests.mapping.plans import emitted, plan_along, verify, with_channel, with_signal
+from tests.mapping.plans import emitted, plan_along, verify, with_channel, with_signal, with_step
 from tests.mapping.shelf import double
 from tests.mapping.shelf_axes import wired
 from tests.selection import table
@@ -151,8 +151,7 @@ def test_who_pulls_along_another_axis_hears_only_of_its_own_tiles(
     beside = sms(2, M=4, own_kernel=True)
     made = wired(recipe).schedule({f"{recipe[0]}_0": beside, turned: PUTS})
     plan = plan_along(made, {"A": 1, "B": 2}, {"M": 3, "N": 5})
-    pulled = replace(plan, steps=tuple(replace(s, push=False) if s.path == turned else s for s in plan.steps))
-    assert asked(pulled).ok is right
+    assert asked(with_step(plan, turned, push=False)).ok is right
 
 
 def test_weights_along_one_axis_and_rows_along_the_other() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.mapping.corrupt import CORRUPTIONS
 from tests.mapping.oracle import asked, assert_refused, assert_right
 from tests.mapping.plans import (
     form,
     forms,
+    launched_backwards,
     plan_of,
     unguarded,
     with_axis,
+    with_buffer,
     with_channel,
     with_signal,
     with_step,
@@ -49,9 +52,7 @@ def small(name: str, ranks: int = 3) -> Plan:
 )
 def test_a_target_that_is_one_too_great(name: str, tensor: str) -> None:
     plan = small(name)
-    error = assert_refused(
-        with_channel(plan, tensor, target=next(c for c in plan.channels if c.tensor == tensor).target + 1), "TL607"
-    )
+    error = assert_refused(with_channel(plan, tensor, target=plan.channel(tensor).target + 1), "TL607")
     assert f"of `{tensor}` on rank 0 is signalled" in error.message
 
 
@@ -127,9 +128,7 @@ def test_a_signal_that_the_plan_does_not_mention() -> None:
 def test_kernels_in_the_wrong_order() -> None:
     """The reduction of what was pulled is left to the order of kernels."""
     plan = small("gemm_rs pull")
-    launches = [h for h in plan.host if isinstance(h, Launch)]
-    swapped = dict(zip(launches, launches[::-1], strict=True))
-    assert_refused(replace(plan, host=tuple(swapped[h] if isinstance(h, Launch) else h for h in plan.host)), "TL609")
+    assert_refused(launched_backwards(plan), "TL609")
 
 
 def test_an_argument_that_is_not_staged() -> None:
@@ -143,8 +142,7 @@ def test_a_stage_that_is_never_filled() -> None:
     op = operator("M/R N -> M N", name="alone")(lambda x: gather(x))
     plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=sms(2, M=2, push=False))
     assert_right(plan)
-    buffers = tuple(replace(b, stage=b.extents) if b.name == "x" else b for b in plan.buffers)
-    assert_refused(replace(plan, buffers=buffers), "TL604")
+    assert_refused(with_buffer(plan, "x", stage=plan.buffer("x").extents), "TL604")
 
 
 def test_a_kernel_that_is_never_launched() -> None:
@@ -236,19 +234,15 @@ def test_an_order_with_tiles_left_over() -> None:
 
 def test_a_buffer_that_is_too_small() -> None:
     plan = small("ag_gemm pull")
-    buffers = tuple(
-        replace(b, extents=(b.extents[0] - 1, *b.extents[1:])) if b.name == "rows" else b for b in plan.buffers
-    )
-    assert_refused(replace(plan, buffers=buffers), "TL611")
+    first, *others = plan.buffer("rows").extents
+    assert_refused(with_buffer(plan, "rows", extents=(first - 1, *others)), "TL611")
 
 
 def test_symmetric_memory_of_two_sizes() -> None:
     plan = small(EPILOGUE)
-    buffers = tuple(
-        replace(b, extents=(b.extents[0], b.extents[1] + F.Sym("rank"), b.extents[2])) if b.name == "dst" else b
-        for b in plan.buffers
-    )
-    assert assert_refused(replace(plan, buffers=buffers), "TL611").message == "`dst` has another size on each rank"
+    slices, rows, columns = plan.buffer("dst").extents
+    spoilt = with_buffer(plan, "dst", extents=(slices, rows + F.Sym("rank"), columns))
+    assert assert_refused(spoilt, "TL611").message == "`dst` has another size on each rank"
 
 
 # -------------------------------------------------------------------------------------------------------------- deadlock
@@ -318,64 +312,21 @@ def test_part_by_part_is_slow_but_ends(order: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- whatever is accepted is right
-def _changes(plan: Plan) -> dict[str, Callable[[int], Plan]]:
-    """Ways to spoil a plan; `n` chooses where."""
-    axes = [(c, a) for c in plan.channels for a in c.axes if a.axis is not None]
-    counted = [c for c in plan.channels if c.adds]
-    told = [s for s in plan.signals if s.action == "notify"]
-    tiled = [(s, g) for s in plan.steps if s.into is None for g in s.grid if g.tile is not None and g.kind != "own"]
-
-    def tile(n: int) -> Plan:
-        s, g = tiled[n % len(tiled)]
-        grid = tuple(replace(x, tile=(x.tile or 0) + 1) if x is g else x for x in s.grid)
-        return with_step(plan, s.path, grid=grid)
-
-    def to(n: int) -> Plan:
-        s = told[n % len(told)]
-        others = [t for t in ("self", "owner", "all") if t != s.to]
-        return with_signal(plan, s.path, s.op.param, "notify", to=others[n % 2])
-
-    def kind(n: int) -> Plan:
-        c, a = axes[n % len(axes)]
-        assert a.axis is not None
-        kinds = [k for k in ("plain", "cut", "part") if k != a.kind]
-        return with_axis(plan, c.tensor, a.axis, kind=kinds[n % len(kinds)])
-
-    def span(n: int) -> Plan:
-        c, a = axes[n % len(axes)]
-        assert a.axis is not None
-        return with_axis(plan, c.tensor, a.axis, span=1 + n % 5)
-
-    def target(n: int) -> Plan:
-        c = counted[n % len(counted)]
-        return with_channel(plan, c.tensor, target=c.target + (n % 3 - 1))
-
-    found: dict[str, Callable[[int], Plan]] = {"tile": tile}
-    if told:
-        found["to"] = to
-    if axes:
-        found |= {"kind": kind, "span": span}
-    if counted:
-        found["target"] = target
-    return found
-
-
 @cases(60)
 @given(
     name=st.sampled_from(sorted(forms())),
     ranks=st.integers(2, 4),
     rows=st.integers(1, 15),
     columns=st.integers(1, 4),
-    what=st.sampled_from(["tile", "to", "kind", "span", "target"]),
-    where=st.integers(0, 20),
+    how=st.sampled_from([*CORRUPTIONS]),
+    rng=st.randoms(use_true_random=False),
 )
 def test_a_spoilt_plan_is_refused_or_right(
-    name: str, ranks: int, rows: int, columns: int, what: str, where: int
+    name: str, ranks: int, rows: int, columns: int, how: str, rng: random.Random
 ) -> None:
-    plan = form(name, ranks, {"M": rows, "K": 2, "N": columns}, 2)
-    changes = _changes(plan)
-    assume(what in changes)
-    spoilt = changes[what](where)
+    spoilt = CORRUPTIONS[how](rng, form(name, ranks, {"M": rows, "K": 2, "N": columns}, 2))
+    assume(spoilt is not None)
+    assert spoilt is not None
     error = asked(spoilt).error
     assert error is None or (error.code.startswith("TL6") and error.loc is not None)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.mapping.oracle import assert_refused, assert_right
-from tests.mapping.plans import plan_of, unguarded, with_step
+from tests.mapping.plans import plan_of, unguarded, with_signal, with_step
 from tests.mapping.shelf import double, local
 from tests.mapping.shelf_graphs import both, sound_plan
 from tests.operators.language import gemm_rs_epilogue
@@ -135,8 +135,7 @@ def test_ranks_that_have_no_row_tell_nobody() -> None:
     plan = plan_of(op, 3, {"M": 1, "K": 2, "N": 2}, matmul=sms(M=1, N=2, K=2), **placements)
     told = next(s for s in plan.signals if s.path == "reduce" and s.action == "notify")
     assert told.to == "self"
-    owner = replace(plan, signals=tuple(replace(s, to="owner") if s is told else s for s in plan.signals))
-    assert_right(owner)
+    assert_right(with_signal(plan, "reduce", told.op.param, "notify", to="owner"))
 
 
 def test_a_step_takes_from_registers_what_its_host_has_there() -> None:

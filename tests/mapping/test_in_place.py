@@ -9,8 +9,7 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import plan_of
-from tests.mapping.shelf import double, local, patient
-from tests.mapping.shelf_axes import columns
+from tests.mapping.shelf import columns, double, local, patient
 from tests.selection import table
 from tilelink import Operator, copy_engine, fused, operator, sms
 from tilelink.ops.programs import gather, keep, matmul, move, share

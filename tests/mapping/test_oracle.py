@@ -8,17 +8,21 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
 from tests.mapping.corrupt import CORRUPTIONS
 from tests.mapping.oracle import Agreement, agreement, asked, assert_refused, assert_right, off_any_shelf
-from tests.mapping.plans import plan_of
-from tests.mapping.shelf import patient, wired
+from tests.mapping.plans import plan_of, with_channel, with_signal, with_step
+from tests.mapping.shelf import double, patient
 from tests.mapping.shelf_graphs import awaited
 from tests.operators.language import elsewhere
-from tilelink import library, operator, sms
+from tilelink import library, operator, sms, symmetric
+from tilelink.ir.plan import Plan
 from tilelink.ops import ag_attention
+from tilelink.ops.gemm_rs_ring import ring
+from tilelink.ops.programs import gather
 
 BLOCKS, EACH = 8, 125
 
@@ -50,10 +54,15 @@ def test_there_are_no_false_alarms(block: int) -> None:
 
 def test_who_tells_the_owners_of_nothing_but_its_own_tiles_tells_itself() -> None:
     """The last of a chain notifies under `owner == s`, so that its tile's owner is itself."""
-    recipe, tiles = ("gather", "ring", "gather", "double"), sms(4, M=1, N=1, order="ring+1")
-    rows = sms(2, M=1, push=True)
-    plan = plan_of(wired(recipe), 3, {"M": 9, "N": 5}, gather_0=rows, ring_1=tiles, gather_2=rows, double_3=tiles)
-    told = next(s for s in plan.signals if s.path == "ring_1" and s.action == "notify" and s.to == "self")
+    rows, tiles = sms(2, M=1, push=True), sms(4, M=1, N=1, order="ring+1")
+
+    @operator("M/R N -> M N", name="around")
+    def around(x: Any) -> Any:
+        whole = gather(x)
+        return double(gather(ring(whole, symmetric("R/R M N", like=whole)), name="again"))
+
+    plan = plan_of(around, 3, {"M": 9, "N": 5}, gather=rows, ring=tiles, again=rows, double=tiles)
+    told = next(s for s in plan.signals if s.path == "ring" and s.action == "notify" and s.to == "self")
     assert_right(replace(plan, signals=tuple(replace(s, to="owner") if s is told else s for s in plan.signals)))
 
 
@@ -62,7 +71,7 @@ def test_who_takes_none_but_its_own_tiles_may_tell_itself() -> None:
     plan = plan_of(elsewhere("m, k -> m // 4 % R"), 2, {"M": 8, "K": 3})
     told = next(s for s in plan.signals if s.path == "work" and s.action == "notify")
     assert told.to == "owner"
-    assert_right(replace(plan, signals=tuple(replace(s, to="self") if s is told else s for s in plan.signals)))
+    assert_right(with_signal(plan, "work", told.op.param, "notify", to="self"))
 
 
 def test_flags_that_nobody_needs_may_be_missed() -> None:
@@ -70,26 +79,30 @@ def test_flags_that_nobody_needs_may_be_missed() -> None:
     twice = operator("M N -> M N", name="twice")(lambda x: patient(patient(x, name="first"), name="then"))
     step = library("torch.mm", M=2, N=1)
     plan = plan_of(twice, 3, {"M": 2, "N": 3}, first=step, then=sms(2, M=1, N=1))
-    channel = plan.channel("first_out")
-    axes = (replace(channel.axes[0], kind="part"), *channel.axes[1:])
-    assert_right(replace(plan, channels=tuple(replace(c, axes=axes) if c is channel else c for c in plan.channels)))
+    assert_right(_by_parts(plan, "first_out"))
 
 
 def test_a_function_that_takes_all_of_an_axis_waits_for_all_flags_of_it() -> None:
     """Counted by parts, of which the last two ranks have none: they would wait for nothing."""
     both = operator("M N, N N -> M N", name="both")(lambda x, w: awaited(x, patient(w, name="first"), name="then"))
     plan = plan_of(both, 3, {"M": 4, "N": 1}, first=library("torch.mm", M=4), then=library("torch.mm", M=4))
-    channel = plan.channel("first_out")
-    axes = (replace(channel.axes[0], kind="part"), *channel.axes[1:])
-    parts = replace(plan, channels=tuple(replace(c, axes=axes) if c is channel else c for c in plan.channels))
-    assert assert_refused(parts, "TL608").message == "`first_out` is read before it is known to be written"
+    assert (
+        assert_refused(_by_parts(plan, "first_out"), "TL608").message
+        == "`first_out` is read before it is known to be written"
+    )
+
+
+def _by_parts(plan: Plan, tensor: str) -> Plan:
+    """Its flags are counted anew in each rank's part of the first axis."""
+    first, *others = plan.channel(tensor).axes
+    return with_channel(plan, tensor, axes=(replace(first, kind="part"), *others))
 
 
 def test_who_has_no_tile_reads_nothing() -> None:
     """There is one row, so that only the first rank has queries: nobody misses keys that the others do not take."""
     rows, sizes = sms(2, M=2, push=True), {"S": 1, "h": 2, "g": 1, "D": 2}
     plan = plan_of(ag_attention, 3, sizes, gather_k=rows, gather_v=rows, flash=sms(4, S=4, T=8, D=4))
-    assert_right(replace(plan, steps=tuple(replace(s, push=False) if s.path == "gather_k" else s for s in plan.steps)))
+    assert_right(with_step(plan, "gather_k", push=False))
 
 
 def test_the_plans_are_spoilt_in_every_way() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
-from tests.mapping.plans import plan_of
+from tests.mapping.plans import launched_backwards, plan_of
 from tests.selection import table
 from tilelink import Operator, operator, sms
 from tilelink.ir.plan import Launch, Plan
@@ -105,7 +105,4 @@ def test_a_table_that_is_made_in_the_same_kernel() -> None:
 
 def test_a_table_that_is_made_afterwards() -> None:
     plan = planned(grouped)
-    launches = [h for h in plan.host if isinstance(h, Launch)]
-    swapped = dict(zip(launches, launches[::-1], strict=True))
-    host = tuple(swapped[h] if isinstance(h, Launch) else h for h in plan.host)
-    assert_read_too_early(replace(plan, host=host))
+    assert_read_too_early(launched_backwards(plan))

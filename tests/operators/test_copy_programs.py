@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.shelf_axes import columns
+from tests.mapping.shelf import columns
 from tests.operators.problems import part
 from tilelink import Operator, copy_engine, sms
 from tilelink.ir.schedule import Placement

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import tilelink
 from benchmarks.mutants import mappings as m
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import emitted, form, forms, plan_of
-from tests.mapping.shelf import wired
+from tests.mapping.shelf import double
 from tests.operators.against_torch import random, split
 from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
@@ -22,6 +23,8 @@ from tilelink.ir.plan import MAIN, Fork, Join, Keep, Launch, Plan, Stage
 from tilelink.ir.streams import Copy, Set, actions
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
+from tilelink.ops.gemm_rs_ring import ring
+from tilelink.ops.programs import gather
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.compiled import Compiled
 from tilelink.proof.cycles import crowded
@@ -69,10 +72,14 @@ def test_streams_that_wait_for_peers_share_an_sm_with_copies() -> None:
         "ring_2": sms(4, M=2, N=1, order="ring+1"),
         "gather_3": copy_engine(M=2, push=False),
     }
-    operator = wired(("gather", "double", "ring", "gather")).schedule(placed)
-    x, w = random(16, 3), torch.zeros(3, 3)
-    inputs, ranks = split(x, 4), 4
-    found = tilelink.launch(lambda: operator(inputs[tilelink.rank()], w, M=16), ranks, seed=1)
+
+    @tilelink.operator("M/R N -> M N", name="wired", schedule=placed)
+    def operator(x: Any) -> Any:
+        doubled = double(gather(x, name="gather_0"), name="double_1")
+        return gather(ring(doubled, tilelink.symmetric("R/R M N", like=doubled), name="ring_2"), name="gather_3")
+
+    inputs = split(random(16, 3), 4)
+    found = tilelink.launch(lambda: operator(inputs[tilelink.rank()], M=16), 4, seed=1)
     assert all(torch.equal(y, found[0]) for y in found)
 
 
