@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_without_a_board_nobody_is_ended_for_a_missing_rank() -> None:
     assert "TL472" in str(bench.guards[0].missing)
 
 
-RANK = """
+RANKS = """
     import os, sys, time
     import torch.distributed as dist
     from tests.runtime.guards import StandIn
@@ -156,15 +157,26 @@ RANK = """
     from tilelink.runtime.watchdog import this_process
     from tilelink.runtime.watchdog import StoreWatcher
 
-    rank, port = int(sys.argv[1]), int(sys.argv[2])
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    # What the ranks import takes longer than what they do: they are forked, and this process says how each has ended.
+    children = list[int]()
+    for rank in range(3):
+        child = os.fork()
+        if not child:
+            break
+        children.append(child)
+    else:
+        for child in children:
+            print(child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        sys.exit()
+    os.dup2(os.open(str(rank), os.O_WRONLY | os.O_CREAT), 2)
+    store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=3)
     everybody = [None] * 3
     dist.all_gather_object(everybody, this_process())
     guard = Guard(StandIn(rank, 3), 1.0)
     others = {r: p for r, p in enumerate(everybody) if r != rank}
     StoreWatcher(guard, 3, others, dist.PrefixStore("watch", store.clone()), lambda: None).start()
-    print("ready", flush=True)
+    print("ready", rank, os.getpid(), flush=True)
     for _ in range(300):
         time.sleep(0.1)
         if rank == 0:  # the others never ask
@@ -174,28 +186,23 @@ RANK = """
 
 def test_a_killed_rank_takes_the_others_with_it(tmp_path: Path) -> None:
     """Three processes; one is killed. The others end with a message: by the error, or by their watchers."""
-    script = tmp_path / "rank.py"
-    script.write_text(textwrap.dedent(RANK))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+    command = [sys.executable, "-c", textwrap.dedent(RANKS), str(store.port)]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(r), str(store.port)], stdout=-1, stderr=-1, text=True, env=env
-        )
-        for r in range(3)
-    ]
+    ranks = subprocess.Popen(command, stdout=-1, text=True, env=env, cwd=tmp_path, start_new_session=True)
     try:
-        for child in ranks:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "ready\n"
+        assert ranks.stdout is not None
+        ready = [ranks.stdout.readline().split() for _ in range(3)]
+        assert [(word, rank) for word, rank, _ in sorted(ready)] == [("ready", str(rank)) for rank in range(3)]
+        pids = [int(pid) for _, _, pid in sorted(ready)]
         began = time.monotonic()
-        ranks[1].send_signal(signal.SIGKILL)
-        for rank in (0, 2):
-            _, said = ranks[rank].communicate(timeout=20)
-            assert f"TL472: rank 1 (process {ranks[1].pid}) has ended without a word" in said
-            assert ranks[rank].returncode == STATUS
+        os.kill(pids[1], signal.SIGKILL)
+        ended, _ = ranks.communicate(timeout=20)
         assert time.monotonic() - began < 15
+        assert ended == "".join(f"{pid} {s}\n" for pid, s in zip(pids, (STATUS, -signal.SIGKILL, STATUS), strict=True))
+        for rank in (0, 2):
+            said = (tmp_path / str(rank)).read_text()
+            assert f"TL472: rank 1 (process {pids[1]}) has ended without a word" in said
     finally:
-        for child in ranks:
-            child.kill()
-            child.communicate()
+        with suppress(ProcessLookupError):
+            os.killpg(ranks.pid, signal.SIGKILL)
