@@ -1,4 +1,5 @@
-"""Plans broken in one place by chance: signals, flags, orders, tiles, buffers, credits, the host's sequence."""
+"""Plans broken in one place: signals, flags, orders, tiles, buffers, credits, the host's sequence. Of each kind of mistake, every
+plan that has it."""
 
 from __future__ import annotations
 
@@ -8,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.mutants.bodies import with_body, with_op
-from tests.mapping.plans import unguarded, with_channel, with_step
+from tests.mapping.plans import unguarded, with_buffer, with_channel, with_step
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import Fork, HostStep, Join, Keep, Launch, Plan, Transfer
+from tilelink.ir.partition import ChannelAxis, GridAxis
+from tilelink.ir.plan import Fork, HostStep, Join, Keep, KernelPlan, Launch, Plan, Signal, StepPlan, Transfer
 from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
 from tilelink.mapping.orders import decode
 
-Corruption = Callable[[random.Random, Plan], Plan | None]
+Corruption = Callable[[Plan], Iterator[Plan]]
 ORDERS = [
     ("row",),
     ("column",),
@@ -29,7 +30,9 @@ ORDERS = [
 ]
 
 
-def _one(rng: random.Random, found: tuple[Any, ...]) -> Any | None:
+def spoilt(rng: random.Random, plan: Plan, how: str) -> Plan | None:
+    """By one of `CORRUPTIONS`; None: there is nothing that could be wrong so."""
+    found = [*CORRUPTIONS[how](plan)]
     return rng.choice(found) if found else None
 
 
@@ -38,39 +41,35 @@ def _swapped(items: tuple[Any, ...], old: object, new: object) -> tuple[Any, ...
 
 
 # ---------------------------------------------------------------------------------------------------------------- signals
-def drop_signal(rng: random.Random, plan: Plan) -> Plan | None:
-    kept = tuple(s for s in plan.signals if s.action != "elided")
-    s = _one(rng, kept)
-    if s is None:
-        return None
-    reason = "nobody waits" if isinstance(s.op, Notify) else rng.choice(["worker", "stream", "argument"])
-    return replace(plan, signals=_swapped(plan.signals, s, replace(s, action="elided", channel=None, reason=reason)))
+def _with_signal(plan: Plan, s: Signal, **changes: Any) -> Plan:
+    return replace(plan, signals=_swapped(plan.signals, s, replace(s, **changes)))
 
 
-def other_addressee(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.signals if s.action == "notify"))
-    if s is None:
-        return None
-    to = rng.choice([t for t in ("self", "owner", "all") if t != s.to])
-    return replace(plan, signals=_swapped(plan.signals, s, replace(s, to=to)))
+def drop_signal(plan: Plan) -> Iterator[Plan]:
+    for s in (s for s in plan.signals if s.action != "elided"):
+        for reason in ("nobody waits",) if isinstance(s.op, Notify) else ("worker", "stream", "argument"):
+            yield _with_signal(plan, s, action="elided", channel=None, reason=reason)
 
 
-def other_peer(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.signals if s.op.peer is not None and s.op.peer.ring is not None))
-    if s is None:
-        return None
-    name, shift = s.op.peer.ring
-    other = shifted(name, shift + rng.choice([-1, 1, 2]))
-    return with_op(plan, s, replace(s.op, peer=replace(s.op.peer, expr=other.expr())))
+def other_addressee(plan: Plan) -> Iterator[Plan]:
+    for s in (s for s in plan.signals if s.action == "notify"):
+        yield from (_with_signal(plan, s, to=to) for to in ("self", "owner", "all") if to != s.to)
 
 
-def late_signal(rng: random.Random, plan: Plan) -> Plan | None:
+def other_peer(plan: Plan) -> Iterator[Plan]:
+    for s in plan.signals:
+        if s.op.peer is not None and s.op.peer.ring is not None:
+            name, shift = s.op.peer.ring
+            for by in (-1, 1, 2):
+                yield with_op(plan, s, replace(s.op, peer=replace(s.op.peer, expr=shifted(name, shift + by).expr())))
+
+
+def late_signal(plan: Plan) -> Iterator[Plan]:
     """A wait behind everything that its program does, or a notify before all but the first op."""
-    kept = [s for s in plan.signals if s.action != "elided" and plan.step(s.path).step.program.copy_program is None]
-    s = _one(rng, tuple(kept))
-    if s is None:
-        return None
-    return with_body(plan, s.path, _moved(plan.step(s.path).step.program.body, s.op))
+    for s in plan.signals:
+        program = plan.step(s.path).step.program
+        if s.action != "elided" and program.copy_program is None:
+            yield with_body(plan, s.path, _moved(program.body, s.op))
 
 
 def _moved(body: tuple[Op, ...], op: Op) -> tuple[Op, ...]:
@@ -89,247 +88,208 @@ def _moved(body: tuple[Op, ...], op: Op) -> tuple[Op, ...]:
 
 
 # ------------------------------------------------------------------------------------------------------------------ flags
-def other_target(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, plan.channels)
-    if c is None:
-        return None
-    return with_channel(
-        plan, c.tensor, target=rng.choice([c.target + 1, F.maximum(c.target - 1, 0), F.of(1), c.target * 2])
-    )
+def other_target(plan: Plan) -> Iterator[Plan]:
+    for c in plan.channels:
+        for target in (c.target + 1, F.maximum(c.target - 1, 0), F.of(1), c.target * 2):
+            yield with_channel(plan, c.tensor, target=target)
 
 
-def other_guard(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.channels if unguarded(c) != c.target))
-    return None if c is None else with_channel(plan, c.tensor, target=unguarded(c))
+def other_guard(plan: Plan) -> Iterator[Plan]:
+    free = ((c, unguarded(c)) for c in plan.channels)
+    yield from (with_channel(plan, c.tensor, target=target) for c, target in free if target != c.target)
 
 
-def weaker_scope(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.channels if c.scope == "sys"))
-    return None if c is None else with_channel(plan, c.tensor, scope="gpu")
+def weaker_scope(plan: Plan) -> Iterator[Plan]:
+    yield from (with_channel(plan, c.tensor, scope="gpu") for c in plan.channels if c.scope == "sys")
 
 
-def other_writers(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, plan.channels)
-    return None if c is None else with_channel(plan, c.tensor, adds=not c.adds)
+def other_writers(plan: Plan) -> Iterator[Plan]:
+    yield from (with_channel(plan, c.tensor, adds=not c.adds) for c in plan.channels)
 
 
-def other_span(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.channels if any(a.span is not None and a.axis is not None for a in c.axes)))
-    if c is None:
-        return None
-    a = rng.choice([a for a in c.axes if a.span is not None and a.axis is not None])
-    return with_channel(
-        plan, c.tensor, axes=_swapped(c.axes, a, replace(a, span=max(1, a.span + rng.choice([-1, 1, a.span]))))
-    )
+def _other_axes(plan: Plan, others: Callable[[ChannelAxis, int], Iterator[ChannelAxis]]) -> Iterator[Plan]:
+    """`others`: what an axis, of flags of so many positions, might be instead."""
+    for c in plan.channels:
+        for a in c.axes:
+            for other in others(a, a.span) if a.axis is not None and a.span is not None else ():
+                yield with_channel(plan, c.tensor, axes=_swapped(c.axes, a, other))
 
 
-def other_kind(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.channels if any(a.axis is not None for a in c.axes)))
-    if c is None:
-        return None
-    a = rng.choice([a for a in c.axes if a.axis is not None])
-    if a.span is None:
-        return None
-    kind = rng.choice([k for k in ("plain", "cut", "part") if k != a.kind])
-    return with_channel(plan, c.tensor, axes=_swapped(c.axes, a, replace(a, kind=kind)))
+def other_span(plan: Plan) -> Iterator[Plan]:
+    return _other_axes(plan, lambda a, span: (replace(a, span=n) for n in (max(1, span - 1), span + 1, 2 * span)))
+
+
+def other_kind(plan: Plan) -> Iterator[Plan]:
+    return _other_axes(plan, lambda a, _: (replace(a, kind=k) for k in ("plain", "cut", "part") if k != a.kind))
 
 
 # ------------------------------------------------------------------------------------------------------ orders and tiles
-def other_order(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.into is None))
-    if s is None:
-        return None
-    names = rng.choice(ORDERS)
-    order, total = decode(s.grid, names)
-    return with_step(plan, s.path, order=order, total=total, order_said=names)
+def _hosts(plan: Plan) -> Iterator[StepPlan]:
+    """Steps whose tiles are their own."""
+    return (s for s in plan.steps if s.into is None)
 
 
-def fewer_tiles(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.into is None))
-    return None if s is None else with_step(plan, s.path, total=F.maximum(s.total - 1, 0))
+def other_order(plan: Plan) -> Iterator[Plan]:
+    for s in _hosts(plan):
+        for names in ORDERS:
+            order, total = decode(s.grid, names)
+            yield with_step(plan, s.path, order=order, total=total, order_said=names)
 
 
-def same_tile(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.into is None and len(s.order) > 0))
-    if s is None:
-        return None
-    name = rng.choice([n for n, _ in s.order if n[0] == "i"])
-    return with_step(plan, s.path, order=tuple((n, F.of(0)) if n == name else (n, v) for n, v in s.order))
+def fewer_tiles(plan: Plan) -> Iterator[Plan]:
+    yield from (with_step(plan, s.path, total=F.maximum(s.total - 1, 0)) for s in _hosts(plan))
 
 
-def other_tile(rng: random.Random, plan: Plan) -> Plan | None:
+def same_tile(plan: Plan) -> Iterator[Plan]:
+    for s in _hosts(plan):
+        for name in (n for n, _ in s.order if n[0] == "i"):
+            yield with_step(plan, s.path, order=tuple((n, F.of(0)) if n == name else (n, v) for n, v in s.order))
+
+
+def other_tile(plan: Plan) -> Iterator[Plan]:
     """Tiles of another length, or counted over other parts; the order follows."""
-    found = [
-        (s, g)
-        for s in plan.steps
-        if s.into is None and not s.fused
-        for g in s.grid
-        if g.kind in ("cut", "plain", "mine")
-    ]
-    if not found:
-        return None
-    step, g = rng.choice(found)
-    grid: GridAxis = rng.choice([replace(g, tile=(g.tile or 2) + 1), replace(g, tile=1), *_parts(g)])
-    order, total = decode(_swapped(step.grid, g, grid), ("row",))
-    return with_step(plan, step.path, grid=_swapped(step.grid, g, grid), order=order, total=total, order_said=("row",))
+    for s in (s for s in _hosts(plan) if not s.fused):
+        for old in (g for g in s.grid if g.kind in ("cut", "plain", "mine")):
+            for new in _other_grids(old):
+                grid = _swapped(s.grid, old, new)
+                order, total = decode(grid, ("row",))
+                yield with_step(plan, s.path, grid=grid, order=order, total=total, order_said=("row",))
 
 
-def _parts(g: GridAxis) -> Iterator[GridAxis]:
+def _other_grids(g: GridAxis) -> Iterator[GridAxis]:
+    yield replace(g, tile=(g.tile or 2) + 1)
+    yield replace(g, tile=1)
     if g.kind == "cut":
         yield replace(g, kind="mine")
 
 
-def own_left_out(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.step.program.copy_program is not None))
-    return None if s is None else with_step(plan, s.path, skip_own=not s.skip_own)
+def own_left_out(plan: Plan) -> Iterator[Plan]:
+    moving = (s for s in plan.steps if s.step.program.copy_program is not None)
+    yield from (with_step(plan, s.path, skip_own=not s.skip_own) for s in moving)
 
 
-def other_direction(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.step.program.copy_program is not None and s.into is None))
-    return None if s is None else with_step(plan, s.path, push=not s.push)
+def other_direction(plan: Plan) -> Iterator[Plan]:
+    moving = (s for s in _hosts(plan) if s.step.program.copy_program is not None)
+    yield from (with_step(plan, s.path, push=not s.push) for s in moving)
 
 
 # ------------------------------------------------------------------------------------------------------- memory and calls
-def smaller_buffer(rng: random.Random, plan: Plan) -> Plan | None:
-    b = _one(rng, tuple(b for b in plan.buffers if b.space in ("symmetric", "device") and b.extents))
-    if b is None:
-        return None
-    k = rng.randrange(len(b.extents))
-    extents = tuple(F.maximum(e - 1, 0) if i == k else e for i, e in enumerate(b.extents))
-    return replace(plan, buffers=_swapped(plan.buffers, b, replace(b, extents=extents)))
+def smaller_buffer(plan: Plan) -> Iterator[Plan]:
+    for b in (b for b in plan.buffers if b.space in ("symmetric", "device")):
+        for k, e in enumerate(b.extents):
+            yield with_buffer(plan, b.name, extents=(*b.extents[:k], F.maximum(e - 1, 0), *b.extents[k + 1 :]))
 
 
-def no_credit(rng: random.Random, plan: Plan) -> Plan | None:
-    return replace(plan, credits_implied_by="all") if plan.takes_credits else None
+def no_credit(plan: Plan) -> Iterator[Plan]:
+    if plan.takes_credits:
+        yield replace(plan, credits_implied_by="all")
 
 
-def one_slot(rng: random.Random, plan: Plan) -> Plan | None:
-    if plan.schedule.slots == 1:
-        return None
-    buffers = tuple(replace(b, slots=1) for b in plan.buffers)
-    return replace(plan, schedule=replace(plan.schedule, slots=1), buffers=buffers)
+def one_slot(plan: Plan) -> Iterator[Plan]:
+    if plan.schedule.slots != 1:
+        buffers = tuple(replace(b, slots=1) for b in plan.buffers)
+        yield replace(plan, schedule=replace(plan.schedule, slots=1), buffers=buffers)
 
 
-def fewer_slots(rng: random.Random, plan: Plan) -> Plan | None:
+def fewer_slots(plan: Plan) -> Iterator[Plan]:
     """One buffer turns otherwise than the calls do."""
-    b = _one(rng, tuple(b for b in plan.buffers if b.shared))
-    if b is None:
-        return None
-    slots = rng.choice([n for n in (1, 2, 3, 4) if n != b.slots])
-    return replace(plan, buffers=_swapped(plan.buffers, b, replace(b, slots=slots)))
+    for b in (b for b in plan.buffers if b.shared):
+        yield from (with_buffer(plan, b.name, slots=n) for n in (1, 2, 3, 4) if n != b.slots)
 
 
 # ------------------------------------------------------------------------------------------------- the host and its kernels
-def host_step(rng: random.Random, plan: Plan) -> Plan | None:
-    h: HostStep | None = _one(rng, plan.host)
-    if h is None:
-        return None
-    return replace(plan, host=tuple(x for x in plan.host if x is not h))
+def _with_host(plan: Plan, host: list[HostStep], h: HostStep, at: int) -> Plan:
+    """`h` comes as the one with number `at`."""
+    return replace(plan, host=(*host[:at], h, *host[at:]))
 
 
-def host_order(rng: random.Random, plan: Plan) -> Plan | None:
-    if len(plan.host) < 2:
-        return None
-    k = rng.randrange(len(plan.host) - 1)
-    host = list(plan.host)
-    host[k], host[k + 1] = host[k + 1], host[k]
-    return replace(plan, host=tuple(host))
+def host_step(plan: Plan) -> Iterator[Plan]:
+    yield from (replace(plan, host=tuple(x for x in plan.host if x is not h)) for h in plan.host)
 
 
-def host_moved(rng: random.Random, plan: Plan) -> Plan | None:
+def host_order(plan: Plan) -> Iterator[Plan]:
+    for k, h in enumerate(plan.host[:-1]):
+        yield _with_host(plan, [x for x in plan.host if x is not h], h, k + 1)
+
+
+def host_moved(plan: Plan) -> Iterator[Plan]:
     """A step comes at any other time: what is kept behind kernels, say, or a stream's steps behind its end."""
-    host = list(plan.host)
-    if len(host) < 2:
-        return None
-    kept = [k for k, h in enumerate(host) if isinstance(h, (Keep, Transfer, Fork, Join))]
-    h = host.pop(rng.choice(kept or range(len(host))))
-    host.insert(rng.randrange(len(host) + 1), h)
-    return replace(plan, host=tuple(host))
+    kept = [h for h in plan.host if isinstance(h, (Keep, Transfer, Fork, Join))]
+    for h in kept or plan.host:
+        others = [x for x in plan.host if x is not h]
+        yield from (_with_host(plan, others, h, at) for at in range(len(plan.host)))
 
 
-def host_twice(rng: random.Random, plan: Plan) -> Plan | None:
-    h = _one(rng, plan.host)
-    if h is None:
-        return None
-    host = list(plan.host)
-    host.insert(rng.randrange(len(host) + 1), h)
-    return replace(plan, host=tuple(host))
+def host_twice(plan: Plan) -> Iterator[Plan]:
+    for h in plan.host:
+        yield from (_with_host(plan, [*plan.host], h, at) for at in range(len(plan.host) + 1))
 
 
-def other_stream(rng: random.Random, plan: Plan) -> Plan | None:
-    h = _one(rng, tuple(h for h in plan.host if isinstance(h, (Fork, Join, Launch, Transfer))))
-    if h is None:
-        return None
-    streams = {x.stream for x in plan.host if isinstance(x, (Fork, Join, Launch, Transfer))} | {0, h.stream + 1}
-    stream = rng.choice(sorted(streams - {h.stream}))
-    return replace(plan, host=_swapped(plan.host, h, replace(h, stream=stream)))
+def other_stream(plan: Plan) -> Iterator[Plan]:
+    found = [h for h in plan.host if isinstance(h, (Fork, Join, Launch, Transfer))]
+    for h in found:
+        for stream in sorted(({x.stream for x in found} | {0, h.stream + 1}) - {h.stream}):
+            yield replace(plan, host=_swapped(plan.host, h, replace(h, stream=stream)))
 
 
-def other_turns(rng: random.Random, plan: Plan) -> Plan | None:
+def _with_kernel(plan: Plan, k: KernelPlan, **changes: Any) -> Plan:
+    return replace(plan, kernels=_swapped(plan.kernels, k, replace(k, **changes)))
+
+
+def other_turns(plan: Plan) -> Iterator[Plan]:
     """Steps of a kernel take turns in another order, or have workers of their own."""
-    k = _one(rng, tuple(k for k in plan.kernels if len(k.roles) > 1))
-    if k is None:
-        return None
-    turned = replace(k, roles=tuple(reversed(k.roles)))
-    apart = replace(k, turns=rng.choice([n for n in range(1, len(k.roles) + 1) if n != k.turns]))
-    return replace(plan, kernels=_swapped(plan.kernels, k, rng.choice([turned, apart])))
+    for k in (k for k in plan.kernels if len(k.roles) > 1):
+        yield _with_kernel(plan, k, roles=tuple(reversed(k.roles)))
+        yield from (_with_kernel(plan, k, turns=n) for n in range(1, len(k.roles) + 1) if n != k.turns)
 
 
-def more_workers(rng: random.Random, plan: Plan) -> Plan | None:
+def more_workers(plan: Plan) -> Iterator[Plan]:
     """No SM is left, where something else needs one."""
-    k = _one(rng, plan.kernels)
-    if k is None:
-        return None
-    path, count = k.roles[-1]
-    roles = (*k.roles[:-1], (path, (count or 0) + plan.topology.device.sms - k.workers))
-    return replace(plan, kernels=_swapped(plan.kernels, k, replace(k, roles=roles))) if roles != k.roles else None
+    for k in plan.kernels:
+        path, count = k.roles[-1]
+        roles = (*k.roles[:-1], (path, (count or 0) + plan.topology.device.sms - k.workers))
+        if roles != k.roles:
+            yield _with_kernel(plan, k, roles=roles)
 
 
 # ---------------------------------------------------------------------------------------------------------------- fused steps
-def other_deferred(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.into is not None))
-    return None if s is None else with_step(plan, s.path, deferred=not s.deferred)
+def other_deferred(plan: Plan) -> Iterator[Plan]:
+    yield from (with_step(plan, s.path, deferred=not s.deferred) for s in plan.steps if s.into is not None)
 
 
-def other_subtiles(rng: random.Random, plan: Plan) -> Plan | None:
+def other_subtiles(plan: Plan) -> Iterator[Plan]:
     """Of a step that notifies nobody: others are taken whole (TL607), also where its notifies are given to no rank."""
     told = {s.path for s in plan.signals if s.action == "notify"}
-    found = (s for s in plan.steps if s.into is not None and (s.grid[-1].tile or 1) > 1 and s.path not in told)
-    s = _one(rng, tuple(found))
-    return None if s is None else with_step(plan, s.path, subtiles=2 if s.subtiles == 1 else 1)
+    for s in plan.steps:
+        if s.into is not None and (s.grid[-1].tile or 1) > 1 and s.path not in told:
+            yield with_step(plan, s.path, subtiles=2 if s.subtiles == 1 else 1)
 
 
-def not_forwarded(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.forwarded))
-    return None if s is None else with_step(plan, s.path, forwarded=())
+def not_forwarded(plan: Plan) -> Iterator[Plan]:
+    yield from (with_step(plan, s.path, forwarded=()) for s in plan.steps if s.forwarded)
 
 
-def other_rows(rng: random.Random, plan: Plan) -> Plan | None:
-    s = _one(rng, tuple(s for s in plan.steps if s.own_axis is not None))
-    return None if s is None else with_step(plan, s.path, own_axis=None)
+def other_rows(plan: Plan) -> Iterator[Plan]:
+    yield from (with_step(plan, s.path, own_axis=None) for s in plan.steps if s.own_axis is not None)
 
 
 # ----------------------------------------------------------------------------------------------------------------- doorbells
-def other_doorbells(rng: random.Random, plan: Plan) -> Plan | None:
-    c = _one(rng, tuple(c for c in plan.channels if c.doorbells))
-    if c is None:
-        return None
-    other = "beside" if c.doorbells == "alone" else "alone"
-    return with_channel(plan, c.tensor, **rng.choice([{"rings": None}, {"doorbells": other}, {"doorbells": ""}]))
+def other_doorbells(plan: Plan) -> Iterator[Plan]:
+    for c in (c for c in plan.channels if c.doorbells):
+        yield with_channel(plan, c.tensor, rings=None)
+        for other in ("beside" if c.doorbells == "alone" else "alone", ""):
+            yield with_channel(plan, c.tensor, doorbells=other)
 
 
-def brought_along(rng: random.Random, plan: Plan) -> Plan | None:
+def brought_along(plan: Plan) -> Iterator[Plan]:
     """A part that is read in place: by one reader less, by a tile of another axis, or in a step that may not."""
-    s = _one(rng, tuple(s for s in plan.steps if s.in_place))
-    if s is None:
-        return None
-    own = s.in_place[0]
-    others = [g.var for g in s.grid if g.var not in (None, own.var)]
-    ways = [(), *((replace(own, var=var),) for var in others)]
-    changed = replace(plan, steps=_swapped(plan.steps, s, replace(s, in_place=rng.choice(ways))))
-    if all(not s.in_place for s in changed.steps):
-        return None  # nothing is read in place, and all of it is moved: that is right
-    return changed
+    read = [s for s in plan.steps if s.in_place]
+    for s in read:
+        own = s.in_place[0]
+        if len(read) > 1:
+            yield with_step(plan, s.path, in_place=())  # of the only one that is right: all of it is moved
+        for var in (g.var for g in s.grid if g.var not in (None, own.var)):
+            yield with_step(plan, s.path, in_place=(replace(own, var=var),))
 
 
 CORRUPTIONS: dict[str, Corruption] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.mapping import shelf, shelf_axes, shelf_graphs
-from tests.mapping.corrupt import CORRUPTIONS
+from tests.mapping.corrupt import CORRUPTIONS, spoilt
 from tilelink.errors import TilelinkError
 from tilelink.ir.certificate import certificate
 from tilelink.ir.lowered import Lowered
@@ -85,8 +85,8 @@ def any_plan(rng: random.Random, make: Made = off_any_shelf) -> tuple[str, str, 
         return None
     name, plan = found
     what = rng.choice(["", *CORRUPTIONS, *CORRUPTIONS, *CORRUPTIONS]) if rng.random() < 0.8 else ""
-    spoilt = CORRUPTIONS[what](rng, plan) if what else plan
-    return None if spoilt is None else (name, what or "nothing", spoilt)
+    made = spoilt(rng, plan, what) if what else plan
+    return None if made is None else (name, what or "nothing", made)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def agreement(rng: random.Random, make: Made = off_any_shelf) -> Agreement | Non
     found = any_plan(rng, make)
     if found is None:
         return None
-    of, spoilt, plan = found
+    of, how, plan = found
     verdict = judge(plan)
     proof = "proved" if verdict.error is None else verdict.error.code
-    return Agreement(of, spoilt, proof, difference(plan, verdict) or "")
+    return Agreement(of, how, proof, difference(plan, verdict) or "")

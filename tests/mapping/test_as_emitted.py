@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.mapping.corrupt import brought_along
+from tests.mapping.corrupt import spoilt
 from tests.mapping.oracle import asked, assert_refused, assert_right, events_of
 from tests.mapping.plans import plan_of, with_signal, with_step
 from tests.selection import cases
@@ -69,10 +69,10 @@ def test_own_rows_are_read_in_the_argument(
 @cases(40)
 @given(rng=st.randoms(use_true_random=False), ranks=st.integers(1, 3), parts=st.integers(1, 2), push=st.booleans())
 def test_a_part_that_is_not_there_is_seen(rng: random.Random, ranks: int, parts: int, push: bool) -> None:
-    spoilt = brought_along(rng, gathered(ranks, parts, 2, push=push))
-    assume(spoilt is not None)
-    assert spoilt is not None
-    asked(spoilt)
+    made = spoilt(rng, gathered(ranks, parts, 2, push=push), "brought_along")
+    assume(made is not None)
+    assert made is not None
+    asked(made)
 
 
 def test_a_reader_that_does_not_know_of_it() -> None:

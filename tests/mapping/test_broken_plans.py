@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.mapping.corrupt import CORRUPTIONS
+from tests.mapping.corrupt import CORRUPTIONS, spoilt
 from tests.mapping.oracle import asked, assert_refused, assert_right
 from tests.mapping.plans import (
     form,
@@ -241,8 +241,8 @@ def test_a_buffer_that_is_too_small() -> None:
 def test_symmetric_memory_of_two_sizes() -> None:
     plan = small(EPILOGUE)
     slices, rows, columns = plan.buffer("dst").extents
-    spoilt = with_buffer(plan, "dst", extents=(slices, rows + F.Sym("rank"), columns))
-    assert assert_refused(spoilt, "TL611").message == "`dst` has another size on each rank"
+    uneven = with_buffer(plan, "dst", extents=(slices, rows + F.Sym("rank"), columns))
+    assert assert_refused(uneven, "TL611").message == "`dst` has another size on each rank"
 
 
 # -------------------------------------------------------------------------------------------------------------- deadlock
@@ -324,10 +324,10 @@ def test_part_by_part_is_slow_but_ends(order: str) -> None:
 def test_a_spoilt_plan_is_refused_or_right(
     name: str, ranks: int, rows: int, columns: int, how: str, rng: random.Random
 ) -> None:
-    spoilt = CORRUPTIONS[how](rng, form(name, ranks, {"M": rows, "K": 2, "N": columns}, 2))
-    assume(spoilt is not None)
-    assert spoilt is not None
-    error = asked(spoilt).error
+    made = spoilt(rng, form(name, ranks, {"M": rows, "K": 2, "N": columns}, 2), how)
+    assume(made is not None)
+    assert made is not None
+    error = asked(made).error
     assert error is None or (error.code.startswith("TL6") and error.loc is not None)
 
 

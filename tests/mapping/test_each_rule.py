@@ -5,7 +5,6 @@ What is wrong with a lowered plan the checker of certificates finds, too, but fo
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -69,8 +68,7 @@ def test_only_this_rule_refuses_the_plan(rule: str) -> None:
     name, how, ranks = PLANS[rule]
     plan = form(name, ranks, SIZES, 2)
     assert refusing(plan) == set()
-    made = (CORRUPTIONS[how](random.Random(seed), plan) for seed in range(30))
-    only = next(p for p in made if p is not None and refusing(p) == {rule})
+    only = next(p for p in CORRUPTIONS[how](plan) if refusing(p) == {rule})
     assert asked(only).error is not None
 
 
