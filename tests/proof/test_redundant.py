@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.mutants.mappings import mappings
 from tests.mapping.oracle import reasons
 from tests.mapping.plans import form
+from tests.proof.test_tables import loops_of, with_loop
 from tilelink import ops
 from tilelink.ir.lowered import READY, Await, Lowered
 from tilelink.mapping.lower import lower
@@ -41,16 +40,8 @@ def test_what_could_be_left_out_can_be(ranks: int) -> None:
     """By the checker, which knows nothing of how it was found."""
     lowered = lower(form("gemm_rs push", ranks, SIZES, 2))
     for one in (r for r in redundant(lowered) if r.path is not None):
-        executors = tuple(
-            replace(
-                e,
-                loops=tuple(
-                    replace(x, body=tuple(o for o in x.body if not (isinstance(o, Await) and o.flags == one.flags)))
-                    if x.path == one.path
-                    else x
-                    for x in e.loops
-                ),
-            )
-            for e in lowered.executors
-        )
-        assert reasons(replace(lowered, executors=executors)) == []
+        left = lowered
+        for loop in (x for x in loops_of(lowered) if x.path == one.path):
+            body = tuple(o for o in loop.body if not (isinstance(o, Await) and o.flags == one.flags))
+            left = with_loop(left, loop, body=body)
+        assert reasons(left) == []

@@ -93,11 +93,10 @@ def _spoilt(
     lowered: Lowered, change: Callable[[Op], tuple[Op, ...]], kinds: tuple[type, ...]
 ) -> Iterator[tuple[Op, Lowered]]:
     """With one op of these kinds changed, one after the other."""
-    for e in lowered.executors:
-        for loop in e.loops:
-            for op in dict.fromkeys(o for o in walk(loop.body) if isinstance(o, kinds) and _matters(lowered, o)):
-                body = _rewritten(loop.body, lambda o, op=op: change(o) if o is op or o == op else (o,))
-                yield op, _with(lowered, loop, replace(loop, body=body))
+    for loop in loops_of(lowered):
+        for op in dict.fromkeys(o for o in walk(loop.body) if isinstance(o, kinds) and _matters(lowered, o)):
+            body = _rewritten(loop.body, lambda o, op=op: change(o) if o == op else (o,))
+            yield op, with_loop(lowered, loop, body=body)
 
 
 def _rewritten(body: tuple[Op, ...], change: Callable[[Op], tuple[Op, ...]]) -> tuple[Op, ...]:
@@ -117,9 +116,19 @@ def _matters(lowered: Lowered, op: Op) -> bool:
     return not write.by_data and bool(write.box)
 
 
-def _with(lowered: Lowered, old: Tiles, new: Tiles) -> Lowered:
-    executors = tuple(replace(e, loops=tuple(new if x is old else x for x in e.loops)) for e in lowered.executors)
-    return replace(lowered, executors=executors)
+def loops_of(lowered: Lowered) -> list[Tiles]:
+    return [loop for e in lowered.executors for loop in e.loops]
+
+
+def with_loop(lowered: Lowered, loop: Tiles, **changes: Any) -> Lowered:
+    def changed(e: Executor) -> Executor:
+        return replace(e, loops=tuple(replace(x, **changes) if x is loop else x for x in e.loops))
+
+    return replace(lowered, executors=tuple(changed(e) for e in lowered.executors))
+
+
+def _with_flags(lowered: Lowered, flags: Flags, **changes: Any) -> Lowered:
+    return replace(lowered, flags=tuple(replace(f, **changes) if f is flags else f for f in lowered.flags))
 
 
 @pytest.mark.parametrize("name", SPOILT)
@@ -151,28 +160,23 @@ def _needed(e: Executor) -> Iterator[Op]:
 @pytest.mark.parametrize("name", SPOILT)
 def test_a_loop_that_takes_other_tiles_is_found(name: str) -> None:
     for lowered in lowered_of(name):
-        for e in lowered.executors:
-            for loop in (x for x in e.loops if x.axes and not x.by_data):
-                fewer = _with(lowered, loop, replace(loop, total=loop.total - 1))
-                again = _with(
-                    lowered, loop, replace(loop, order=(("t", F.minimum(F.Sym("t"), loop.total - 2)), *loop.order))
-                )
-                assert found(fewer) != [] or found(again) != []
+        for loop in (x for x in loops_of(lowered) if x.axes and not x.by_data):
+            fewer = with_loop(lowered, loop, total=loop.total - 1)
+            again = with_loop(lowered, loop, order=(("t", F.minimum(F.Sym("t"), loop.total - 2)), *loop.order))
+            assert found(fewer) != [] or found(again) != []
 
 
 def test_arrivals_that_are_not_those_of_the_signals_are_found() -> None:
     for lowered in lowered_of("gemm_rs"):
-        for k, flags in enumerate(lowered.flags):
+        for flags in lowered.flags:
             if flags.arrivals is not None:
-                more = replace(flags, arrivals=flags.arrivals + 1)
-                assert found(replace(lowered, flags=_put(lowered.flags, k, more))) != []
+                assert found(_with_flags(lowered, flags, arrivals=flags.arrivals + 1)) != []
 
 
 @pytest.mark.parametrize("style", ["count", "doorbell", "data"])
 def test_the_begin_of_a_call_is_told_by_its_number(style: Any) -> None:
     for lowered in lowered_of("gemm_rs"):
-        k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == ENTERED)
-        spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style=style)))
+        spoilt = _with_flags(lowered, lowered.flag(ENTERED), style=style)
         assert f"`{ENTERED}` does not say which call has begun" in found(spoilt)
 
 
@@ -184,7 +188,7 @@ def test_each_rank_tells_the_begin_of_a_call_by_its_own_flag() -> None:
 
     for lowered in lowered_of("gemm_rs"):
         loop = lowered.executors[0].loops[0]
-        spoilt = _with(lowered, loop, replace(loop, body=_rewritten(loop.body, shifted)))
+        spoilt = with_loop(lowered, loop, body=_rewritten(loop.body, shifted))
         assert spoilt != lowered
         assert f"`{ENTERED}` is not told to all ranks once" in found(spoilt)
 
@@ -192,34 +196,28 @@ def test_each_rank_tells_the_begin_of_a_call_by_its_own_flag() -> None:
 @pytest.mark.parametrize("style", ["epoch", "data"])
 def test_what_is_set_cannot_count(style: Any) -> None:
     for lowered in lowered_of("gemm_rs"):
-        k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.arrivals is not None)
-        spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style=style)))
+        flags = next(f for f in lowered.flags if f.arrivals is not None)
+        spoilt = _with_flags(lowered, flags, style=style)
         assert f"`{flags.name}` is set, and expects to be counted" in found(spoilt)
 
 
 def test_what_travels_beside_data_is_seen_by_workers_only() -> None:
     for lowered in lowered_of("all_reduce_one_shot"):
-        k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == ENTERED)
-        spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style="data")))
+        spoilt = _with_flags(lowered, lowered.flag(ENTERED), style="data")
         assert f"`{ENTERED}` travels beside data, which only workers see" in found(spoilt)
 
 
 def test_doorbells_that_several_loops_wait_for_are_counted() -> None:
     """Those of a stream and of workers have other numbers of tiles."""
     lowered = next(lower(m.plan) for m in mappings(operators()["ring_attention"]) if m.name == "flash: library")
-    k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == "hand_on_k_rows")
-    spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style="doorbell")))
+    spoilt = _with_flags(lowered, lowered.flag("hand_on_k_rows"), style="doorbell")
     assert "a copy engine waits 4 times for flag 1 of `hand_on_k_rows`" in found(spoilt)
 
 
 def test_a_loop_whose_tiles_data_counts_takes_each_that_there_may_be() -> None:
     for lowered in lowered_of("ag_moe"):
-        for loop in (x for e in lowered.executors for x in e.loops if x.by_data and x.axes):
-            assert found(_with(lowered, loop, replace(loop, total=loop.total - 1))) != []
-
-
-def _put(flags: tuple[Flags, ...], k: int, other: Flags) -> tuple[Flags, ...]:
-    return (*flags[:k], other, *flags[k + 1 :])
+        for loop in (x for x in loops_of(lowered) if x.by_data and x.axes):
+            assert found(with_loop(lowered, loop, total=loop.total - 1)) != []
 
 
 def test_what_travels_beside_data_says_nothing_of_other_memory() -> None:
@@ -229,27 +227,22 @@ def test_what_travels_beside_data_says_nothing_of_other_memory() -> None:
         return (replace(op, flags="box"),) if isinstance(op, Await | Signal) and op.flags == "inbox" else (op,)
 
     lowered = next(x for x in lowered_of("all_reduce_one_shot") if any(f.name == "inbox" for f in x.flags))
-    counted = next(f for f in lowered.flags if f.name == "inbox")
-    beside = replace(
-        lowered, flags=tuple(replace(f, style="data", arrivals=None) if f is counted else f for f in lowered.flags)
-    )
+    beside = _with_flags(lowered, lowered.flag("inbox"), style="data", arrivals=None)
     assert found(beside) == []
-    other = replace(beside, flags=tuple(replace(f, name="box") if f.name == "inbox" else f for f in beside.flags))
-    for e in other.executors:
-        for loop in e.loops:
-            other = _with(other, loop, replace(loop, body=_rewritten(loop.body, named)))
+    other = _with_flags(beside, beside.flag("inbox"), name="box")
+    for loop in loops_of(other):
+        other = with_loop(other, loop, body=_rewritten(loop.body, named))
     assert any("before it is known to be written" in text for text in found(other))
 
 
 def test_the_sides_of_a_copy_have_one_shape() -> None:
     for lowered in lowered_of("ag_gemm"):
-        for e in lowered.executors:
-            for loop in e.loops:
-                for op in (o for o in walk(loop.body) if isinstance(o, Copy) and o.source.box):
-                    (begin, end), *more = op.source.box
-                    shorter = replace(op, source=replace(op.source, box=((begin, end - 1), *more)))
-                    body = _rewritten(loop.body, lambda o, op=op, new=shorter: (new if o == op else o,))
-                    assert found(_with(lowered, loop, replace(loop, body=body))) != []
+        for loop in loops_of(lowered):
+            for op in (o for o in walk(loop.body) if isinstance(o, Copy) and o.source.box):
+                (begin, end), *more = op.source.box
+                shorter = replace(op, source=replace(op.source, box=((begin, end - 1), *more)))
+                body = _rewritten(loop.body, lambda o, op=op, new=shorter: (new if o == op else o,))
+                assert found(with_loop(lowered, loop, body=body)) != []
 
 
 # ------------------------------------------------------------------------------------------------------- memory of others
@@ -264,12 +257,11 @@ def _elsewhere(lowered: Lowered, space: str, rank: F.Formula) -> Lowered:
         other = replace(read, rank=rank)
         return (replace(op, source=other) if isinstance(op, Copy) else other,)
 
-    for e in lowered.executors:
-        for loop in e.loops:
-            reads = [o.source if isinstance(o, Copy) else o for o in walk(loop.body)]
-            first = next((o for o in reads if isinstance(o, Read) and spaces[o.buffer] == space and o.box), None)
-            if first is not None:
-                return _with(lowered, loop, replace(loop, body=_rewritten(loop.body, moved)))
+    for loop in loops_of(lowered):
+        reads = [o.source if isinstance(o, Copy) else o for o in walk(loop.body)]
+        first = next((o for o in reads if isinstance(o, Read) and spaces[o.buffer] == space and o.box), None)
+        if first is not None:
+            return with_loop(lowered, loop, body=_rewritten(loop.body, moved))
     raise AssertionError(f"nobody reads {space} memory")
 
 
@@ -293,9 +285,8 @@ def test_what_is_read_on_another_rank(space: str, rank: F.Formula, said: str) ->
 
 def test_a_condition_that_has_to_hold() -> None:
     lowered = next(lowered_of("ag_gemm"))
-    loop = next(x for e in lowered.executors for x in e.loops if x.axes)
-    wrong = Check(F.of(0), "more than there is")
-    spoilt = _with(lowered, loop, replace(loop, body=(wrong, *loop.body)))
+    loop = next(x for x in loops_of(lowered) if x.axes)
+    spoilt = with_loop(lowered, loop, body=(Check(F.of(0), "more than there is"), *loop.body))
     assert any("would go past the end: more than there is" in text for text in found(spoilt))
 
 
