@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -262,7 +261,3 @@ def poisoned() -> Iterator[None]:
 
     with patch.object(Workspace, "allocate", staticmethod(made)):
         yield
-
-
-def chosen(seed: int, salt: int) -> random.Random:
-    return random.Random(seed * 1_000_003 + salt)

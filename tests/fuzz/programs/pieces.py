@@ -23,7 +23,6 @@ class Value:
     kind: str
     made: bool = True
     reached: bool = False
-    told: bool = True
     word: str = ""
     """` once` or ` partial`, as its maker's signature says."""
 
@@ -153,7 +152,7 @@ def walked(w: Writing) -> None:
         for limits, body in loops:
             lines += [f"for n in tl.tiles({out.name}, axis=1{limits}):", *indented(body)]
     lines += [] if notify else [f"tl.producer_tile_notify({out.name}, m)"]
-    mine = Value(w.name("mine"), "row", told=False)
+    mine = Value(w.name("mine"), "row")
     w.write("M N -> M N, M i32", ["a", out.name, "mine"], lines, [given.name], [out, mine], "computes", draft.constants)
 
 
@@ -301,7 +300,7 @@ def neighbour(w: Writing) -> None:
     """Takes the slices of neighbours in the ring: `s + 1`, `s - 1`."""
     rng, given = w.rng, w.one("slices")
     out, by = Value(w.name("y"), "whole"), rng.choice(["s + 1", "s - 1", "s"])
-    mine = Value(w.name("mine"), "row", told=False)
+    mine = Value(w.name("mine"), "row")
     lines = [
         "s, m, n = tl.tile_id(mine)", *Draft(rng, "mine").wait("box", f"({by}, m, n)", f"({by}, m)"),
         f"v = tl.tile_load(box, ({by}, m, n))", f"tl.tile_store({out.name}, (m, n), v * 2)",
