@@ -65,89 +65,59 @@ def test_every_part_of_an_even_split_is_accepted(ranks: int, total: int) -> None
 
 
 # --------------------------------------------------------------------------------------------------------- diagnostics
-def said(signature: str, shapes: list[tuple[int, ...]], given: dict[str, int] | None = None) -> list[str]:
+def said(signature: str, shapes: list[tuple[int, ...]], given: dict[str, int]) -> list[str]:
     parsed = parse_signature(signature)
     return message(lambda: bind_sizes(parsed, shapes, {"R": 4}, given)).splitlines()
 
 
 @table(
-    "signature, shapes, given, text",
+    "signature, shapes, given, what, why",
+    [
+        ("M K, K N", [(3, 5), (6, 7)], {}, "`K` is 5 and 6", "it is 5 by tensor 1, `M K`, and 6 by tensor 2, `K N`"),
+        (
+            "M/R K, M/R", [(3, 5), (4,)], {}, "`M` is 12 and 16",
+            "it is 12 by tensor 1, `M/R K`, 3 on each of 4 ranks, and 16 by tensor 2, `M/R`, 4 on each of 4 ranks",
+        ),
+        (
+            "M/R K", [(4, 5)], {"M": 10}, "`M` is 10 and 16",
+            "it is 10 by `M=10`, and 16 by tensor 1, `M/R K`, 4 on each of 4 ranks",
+        ),
+        ("M K", [(4, 5)], {"K": 6}, "`K` is 6 and 5", "it is 6 by `K=6`, and 5 by tensor 1, `M K`"),
+        ("e+1, e", [(4,), (4,)], {}, "`e+1` is 5 and 4", "it is 5 by the other sizes, and 4 by tensor 1, `e+1`"),
+        ("T K, T*K", [(4, 2), (9,)], {}, "`T*K` is 8 and 9", "it is 8 by the other sizes, and 9 by tensor 2, `T*K`"),
+        ("3 M", [(4, 2)], {}, "`3` is 3 and 4", "it is 3 by the other sizes, and 4 by tensor 1, `3 M`"),
+        ("R M", [(3, 2)], {}, "`R` is 4 and 3", "it is 4 by the number of ranks, and 3 by tensor 1, `R M`"),
+        ("R/R M", [(3, 2)], {}, "`R/R` is 1 and 3", "it is 1 by the signature, and 3 by tensor 1, `R/R M`"),
+        ("M ..., N ...", [(3, 2), (4, 5)], {}, "`_0` is 2 and 5", "it is 2 by tensor 1, `M ...`, and 5 by tensor 2, `N ...`"),
+    ],
+)  # fmt: skip
+def test_sizes_that_contradict(
+    signature: str, shapes: list[tuple[int, ...]], given: dict[str, int], what: str, why: str
+) -> None:
+    assert said(signature, shapes, given) == [f"TL204: {what}", f"  why: {why}", "  do:  pass tensors that agree"]
+
+
+@table(
+    "signature, shapes, given, text, why, hint",
     [
         (
-            "M K, K N", [(3, 5), (6, 7)], {},
-            ["TL204: `K` is 5 and 6", "  why: it is 5 by tensor 1, `M K`, and "
-                                      "6 by tensor 2, `K N`", "  do:  pass tensors that agree"],
-        ),
-        (
-            "M/R K, M/R", [(3, 5), (4,)], {},
-            ["TL204: `M` is 12 and 16", "  why: it is 12 by tensor 1, `M/R K`, 3 on each of 4 ranks, and 16 by "
-                                        "tensor 2, `M/R`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
-        ),
-        (
-            "M/R K", [(4, 5)], {"M": 10},
-            ["TL204: `M` is 10 and 16", "  why: it is 10 by `M=10`, and 16 by tensor 1, "
-                                        "`M/R K`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
-        ),
-        (
-            "M K", [(4, 5)], {"K": 6},
-            ["TL204: `K` is 6 and 5", "  why: it is 6 by `K=6`, and 5 by tensor 1, `M K`", "  do:  pass tensors that agree"],
-        ),
-        (
-            "e+1, e", [(4,), (4,)], {},
-            ["TL204: `e+1` is 5 and 4", "  why: it is 5 by the other sizes, and "
-                                        "4 by tensor 1, `e+1`", "  do:  pass tensors that agree"],
-        ),
-        (
-            "T K, T*K", [(4, 2), (9,)], {},
-            ["TL204: `T*K` is 8 and 9", "  why: it is 8 by the other sizes, and "
-                                        "9 by tensor 2, `T*K`", "  do:  pass tensors that agree"],
-        ),
-        (
-            "3 M", [(4, 2)], {},
-            ["TL204: `3` is 3 and 4", "  why: it is 3 by the other sizes, and "
-                                      "4 by tensor 1, `3 M`", "  do:  pass tensors that agree"],
-        ),
-        (
-            "R M", [(3, 2)], {},
-            ["TL204: `R` is 4 and 3", "  why: it is 4 by the number of ranks, and "
-                                      "3 by tensor 1, `R M`", "  do:  pass tensors that agree"],
-        ),
-        (
-            "R/R M", [(3, 2)], {},
-            ["TL204: `R/R` is 1 and 3", "  why: it is 1 by the signature, and 3 "
-                                        "by tensor 1, `R/R M`", "  do:  pass tensors that agree"],
-        ),
-        (
-            "M ..., N ...", [(3, 2), (4, 5)], {},
-            ["TL204: `_0` is 2 and 5", "  why: it is 2 by tensor 1, `M ...`, and 5 "
-                                       "by tensor 2, `N ...`", "  do:  pass tensors that agree"],
-        ),
-        (
             "M K", [(3,)], {},
-            ["TL203: tensor 1, `M K` has 1 axis", "  why: its shape here is (3,); the "
-                                                  "signature says `M K`", "  do:  pass a tensor of 2 axes"],
+            "TL203: tensor 1, `M K` has 1 axis", "its shape here is (3,); the signature says `M K`", "pass a tensor of 2 axes",
         ),
         (
             "M ...", [()], {},
-            ["TL203: tensor 1, `M ...` has 0 axes", "  why: its shape here is (); the "
-                                                    "signature says `M ...`", "  do:  pass a tensor of at least 1 axis"],
+            "TL203: tensor 1, `M ...` has 0 axes", "its shape here is (); the signature says `M ...`",
+            "pass a tensor of at least 1 axis",
         ),
-        (
-            "M, K", [(3,)], {},
-            ["TL202: 1 tensor for 2 inputs", "  why: the signature is `M, K`", "  do:  pass one for each input"],
-        ),
-        (
-            "rows K", [(3, 4)], {"row": 3},
-            ["TL205: there is no size `row`", "  why: the signature is `rows K`", "  do:  did you mean `rows=`?"],
-        ),
-        (
-            "rows K", [(3, 4)], {"M": 3},
-            ["TL205: there is no size `M`", "  why: the signature is `rows K`", "  do:  its sizes are rows, K"],
-        ),
+        ("M, K", [(3,)], {}, "TL202: 1 tensor for 2 inputs", "the signature is `M, K`", "pass one for each input"),
+        ("rows K", [(3, 4)], {"row": 3}, "TL205: there is no size `row`", "the signature is `rows K`", "did you mean `rows=`?"),
+        ("rows K", [(3, 4)], {"M": 3}, "TL205: there is no size `M`", "the signature is `rows K`", "its sizes are rows, K"),
     ],
 )  # fmt: skip
-def test_diagnosed(signature: str, shapes: list[tuple[int, ...]], given: dict[str, int], text: list[str]) -> None:
-    assert said(signature, shapes, given) == text
+def test_diagnosed(
+    signature: str, shapes: list[tuple[int, ...]], given: dict[str, int], text: str, why: str, hint: str
+) -> None:
+    assert said(signature, shapes, given) == [text, f"  why: {why}", f"  do:  {hint}"]
 
 
 def test_the_line_of_the_call() -> None:

@@ -117,21 +117,26 @@ def test_a_computing_step_with_a_number_of_sms_leads_a_kernel() -> None:
     assert_right(plan)
 
 
+def chain(steps: int) -> Operator:
+    """Steps `first`, `second` and so on, each of what the one before makes."""
+
+    @operator("M K -> M K", name="chain")
+    def made(x: Any) -> Any:
+        for name in ("first", "second", "third")[:steps]:
+            x = of_own_rows(x, name=name)
+        return x
+
+    return made
+
+
 def test_of_two_computing_steps_with_numbers_the_first_leads() -> None:
     """And one without a number leads wherever it stands."""
     sizes: Sizes = {"M": 16, "K": 8}
-
-    @operator("M K -> M K", name="chain")
-    def chain(x: Any) -> Any:
-        return of_own_rows(of_own_rows(x, name="first"), name="second")
-
     tile = {"M": 4, "K": 8}
-    assert kernels_of(plan_of(chain, 1, sizes, first=sms(2, **tile), second=sms(3, **tile))) == [
-        (("second", 3), ("first", 2))
-    ]
-    assert kernels_of(plan_of(chain, 1, sizes, first=sms(2, **tile), second=sms(**tile))) == [
-        (("first", 2), ("second", 62))
-    ]
+    plan = plan_of(chain(2), 1, sizes, first=sms(2, **tile), second=sms(3, **tile))
+    assert kernels_of(plan) == [(("second", 3), ("first", 2))]
+    plan = plan_of(chain(2), 1, sizes, first=sms(2, **tile), second=sms(**tile))
+    assert kernels_of(plan) == [(("first", 2), ("second", 62))]
 
 
 @table("ranks", [1, 2, 3])
@@ -167,15 +172,11 @@ def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None
     turned = replace(joined, kernels=(replace(kernel, roles=kernel.roles[::-1]),))
     oracle.assert_refused(turned, "TL605")
 
-    @operator("M K -> M K", name="chain")
-    def chain(x: Any) -> Any:
-        return of_own_rows(of_own_rows(of_own_rows(x, name="first"), name="second"), name="third")
-
     tile = {"M": 4, "K": 8}
     after = sms(joins="first", **tile)
-    (kernel,) = plan_of(chain, 1, {"M": 16, "K": 8}, first=sms(**tile), second=after, third=after).kernels
+    (kernel,) = plan_of(chain(3), 1, {"M": 16, "K": 8}, first=sms(**tile), second=after, third=after).kernels
     assert kernel.in_turn == ("first", "second", "third")
-    error = refused(chain, 1, {"M": 16, "K": 8}, first=sms(**tile), second=sms(**tile), third=after)
+    error = refused(chain(3), 1, {"M": 16, "K": 8}, first=sms(**tile), second=sms(**tile), third=after)
     assert (error.code, error.why) == ("TL312", "it needs what is made after the kernel of `first` has begun")
 
 
@@ -193,16 +194,12 @@ ALONE = "only a computing step, without SMs or a kernel of its own, joins anothe
     ],
 )
 def test_what_cannot_join(first: Any, second: Any, third: Any, why: str) -> None:
-    @operator("M K -> M K", name="chain")
-    def chain(x: Any) -> Any:
-        return of_own_rows(of_own_rows(of_own_rows(x, name="first"), name="second"), name="third")
-
     tile = (("K", 8), ("M", 4))
     placed = {
         path: replace(given if given is not None else sms(), tile=tile)
         for path, given in (("first", first), ("second", second), ("third", third))
     }
-    error = refused(chain, 1, {"M": 16, "K": 8}, **placed)
+    error = refused(chain(3), 1, {"M": 16, "K": 8}, **placed)
     assert (error.code, error.why) == ("TL312", why)
 
 
