@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.runtime.driver import driver as active_driver
 
 from benchmarks.gpu import backends
-from tests.runtime.fake_gpu import Stream
+from tests.runtime.fake_gpu import COMPILER, CPU, Stream, fake_gpu
 from tilelink.ir.schedule import KernelOptions
-from tilelink.runtime import kernels
 from tilelink.runtime.backend import Descriptor
 from tilelink.runtime.peer.streams import CudaStream, Launcher
 
@@ -65,65 +61,19 @@ def test_without_a_launcher_it_says_so() -> None:
     assert "torchrun" in done.stderr
 
 
-class NoGpu:
-    """Triton's driver of a GPU that is not there: everything up to the start of a kernel is real."""
-
-    def __init__(self) -> None:
-        self.started: list[tuple[Any, ...]] = []
-        self.prepared: list[Any] = []
-        self.utils = self
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": 232448}
-
-    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, ...]:
-        return 11, 22, 32, 0, 1024
-
-    def unload_module(self, module: int) -> None: ...
-
-    def launcher_cls(self, source: Any, metadata: Any) -> Any:
-        return lambda x, y, z, stream, function, *rest: self.started.append(((x, y, z), stream, function, rest[4:]))
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[NoGpu]:
-    monkeypatch.setattr(kernels, "resident_workers", lambda compiled: 132)
-    pretended = NoGpu()
-    monkeypatch.setattr(active_driver, "_active", pretended)
-    yield pretended
-    for compiled in pretended.prepared:
-        compiled.module = None  # or it would be unloaded later, when this driver is gone
-
-
-def stream_of(gpu: NoGpu) -> CudaStream:
-    launcher = Launcher(torch.device("cpu"), prepare=gpu.prepared.append)
-    return CudaStream(Stream(5), launcher)  # pyright: ignore[reportArgumentType]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_a_real_kernel_gets_its_arguments_in_order(gpu: NoGpu) -> None:
-    stream, data = stream_of(gpu), torch.zeros(1024, dtype=torch.int32)
-    for workers in (1, 2):
-        stream.launch(backends.double, workers, {"COUNT": 512, "data": data}, KernelOptions(4, 1))
-    assert [entry[:3] for entry in gpu.started] == [((1, 1, 1), 5, 22), ((2, 1, 1), 5, 22)]
-    (*_, first, count), _ = (entry[3] for entry in gpu.started)
-    assert first is data
-    assert count == 512
-    assert [compiled.module for compiled in gpu.prepared] == [11]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_a_real_kernel_takes_descriptors(gpu: NoGpu) -> None:
-    tile = Descriptor(torch.zeros(64, 64, dtype=torch.float16), (64, 64))
-    stream_of(gpu).launch(backends.copy_tile, 1, {"target": tile, "source": tile}, KernelOptions(4, 1))
-    ((_, _, _, (*_, target, source)),) = gpu.started
-    assert target.base is source.base is tile.tensor
+@pytest.mark.skipif(COMPILER is None, reason="the driver that takes notes is compiled")
+def test_real_kernels_get_their_arguments_in_order() -> None:
+    data, tile = torch.zeros(1024, dtype=torch.int32), torch.zeros(64, 64, dtype=torch.float16)
+    with fake_gpu() as notes:
+        stream = CudaStream(Stream(5), Launcher(CPU, prepare=notes.describe))  # pyright: ignore[reportArgumentType]
+        notes.start()
+        for workers in (1, 2):
+            stream.launch(backends.double, workers, {"COUNT": 512, "data": data}, KernelOptions(4, 1))
+        both = dict.fromkeys(("target", "source"), Descriptor(tile, (64, 64)))
+        stream.launch(backends.copy_tile, 1, both, KernelOptions(4, 1))
+        launches = [dict(word.split("=") for word in line.split()[1:]) for line in notes.lines() if "launch" in line]
+    assert [(one["grid"], one["stream"]) for one in launches] == [("1,1,1", "5"), ("2,1,1", "5"), ("1,1,1", "5")]
+    # A tensor map begins with its address.
+    first = [one["parameters"][:16] for one in launches]
+    assert first == [t.data_ptr().to_bytes(8, "little").hex() for t in (data, data, tile)]
