@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.mapping.plans import form, forms
@@ -19,7 +19,6 @@ from tilelink.mapping.lower import lower
 from tilelink.mapping.orders import decode
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
-FEW = settings(max_examples=200, deadline=None)
 KINDS = ["plain", "cut", "mine"]
 ORDERS = [
     ("row",),
@@ -50,7 +49,7 @@ def axis_of(kind: str, tile: int | None, dim: str = "M") -> GridAxis:
 
 
 # ------------------------------------------------------------------------------------------------------------ partitions
-@FEW
+@cases(200)
 @given(kind=st.sampled_from(KINDS), size=sizes, tile=tiles, ranks=rank_counts)
 def test_every_element_lies_in_one_tile(kind: str, size: int, tile: int | None, ranks: int) -> None:
     grid = axis_of(kind, tile)
@@ -72,7 +71,7 @@ def test_a_part_of_nothing() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------- flags
-@FEW
+@cases(200)
 @given(kind=st.sampled_from(["plain", "cut", "part"]), size=sizes, span=st.integers(1, 20), ranks=rank_counts)
 def test_every_position_lies_in_the_interval_of_its_flag(kind: str, size: int, span: int, ranks: int) -> None:
     axis = ChannelAxis(0, kind, SIZE, span)
@@ -88,7 +87,7 @@ def test_every_position_lies_in_the_interval_of_its_flag(kind: str, size: int, s
         assert all(0 <= w < int(F.evaluate(axis.count, at)) for w in flags)
 
 
-@FEW
+@cases(200)
 @given(
     grid=st.builds(axis_of, st.sampled_from(["plain", "cut"]), tiles),
     kind=st.sampled_from(["plain", "cut", "part"]),
@@ -110,7 +109,7 @@ def test_the_count_of_a_flag_is_the_number_of_tiles_that_meet_it(
             assert int(F.evaluate(tiles_in(grid, axis, flag), at)) == real
 
 
-@FEW
+@cases(200)
 @given(
     grid=st.builds(axis_of, st.sampled_from(KINDS), tiles),
     kind=st.sampled_from(["plain", "cut", "part"]),
@@ -133,7 +132,7 @@ def test_a_tile_that_is_said_to_lie_in_one_flag_does(
 
 
 # ---------------------------------------------------------------------------------------------------------------- orders
-@FEW
+@cases(200)
 @given(
     first=st.builds(axis_of, st.sampled_from(KINDS), st.integers(1, 9)),
     second=st.integers(1, 5),
@@ -160,7 +159,7 @@ def test_an_order_is_a_permutation(
         assert taken == [(i, j) for i in range(counts[0]) for j in range(counts[1])]
 
 
-@FEW
+@cases(200)
 @given(
     tile=st.integers(1, 9),
     shift=st.integers(0, 3),
