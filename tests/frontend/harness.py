@@ -51,23 +51,24 @@ def message(cause: Callable[[], object], folder: Path | None = None) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """Of a file of messages: a program, and all that is said of it."""
+    """Of a file of messages: a program, and all that is said of it. `about`: more words of its title."""
 
     name: str
+    about: tuple[str, ...]
     program: str
     text: str
 
 
 def sections(path: Path, first: int) -> list[Section]:
-    """`## name`, the program, `--`, and the message, without the places that it points at: `^` stand below the one that it begins
-    with, `~` below that of the note that it ends with.
+    """`## name | about | …`, the program, `--`, and the message, without the places that it points at: `^` stand below the one
+    that it begins with, `~` below that of the note that it ends with.
 
-    `first`: which line of `user.py` is the one behind the name.
+    `first`: which line of `user.py` is the program's first.
     """
     found: list[Section] = []
     for section in path.read_text(encoding="utf-8").split("## ")[1:]:
         given, _, said = section.partition("\n--\n")
-        name, *lines = given.split("\n")
+        title, *lines = given.split("\n")
         program, text = list[str](), said.strip("\n").split("\n")
         for line in lines:
             if not line or (line.strip("^ ") and line.strip("~ ")):
@@ -78,7 +79,8 @@ def sections(path: Path, first: int) -> list[Section]:
             place = [f"  --> user.py:{number}", gutter, f"  {number} |     {program[-1]}", f"{gutter}     {marks}"]
             at = len(text) if "~" in line else 1
             text[at:at] = place
-        found.append(Section(name, "\n".join(program), "\n".join(text)))
+        name, *about = title.split(" | ")
+        found.append(Section(name, tuple(about), "\n".join(program), "\n".join(text)))
     return found
 
 

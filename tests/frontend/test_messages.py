@@ -1,4 +1,5 @@
-"""Every diagnostic about a tile program, whole: `messages/*.txt` hold programs and what is said about them."""
+"""Every diagnostic about a tile program, whole: `messages/*.txt` hold programs, with their signatures and parameters where these
+are not `M N -> M N` and `a, out`, and what is said about them."""
 
 from __future__ import annotations
 
@@ -11,9 +12,7 @@ from tests.frontend.harness import Section, load, message, sections, tile_progra
 from tests.selection import table
 
 FILES = sorted((Path(__file__).parent / "messages").glob("*.txt"))
-
-
-CASES = [pytest.param(case, id=f"{path.stem}: {case.name}") for path in FILES for case in sections(path, 6)]
+CASES = [pytest.param(case, id=f"{path.stem}: {case.name}") for path in FILES for case in sections(path, 7)]
 
 
 def test_the_files_are_read() -> None:
@@ -22,7 +21,6 @@ def test_the_files_are_read() -> None:
 
 @table("case", CASES)
 def test_message(case: Section, tmp_path: Path) -> None:
-    header, body = case.program.split("\n", 1)
-    signature, parameters = header.split(" | ") if " | " in header else (header.removesuffix(" |"), "")
-    module = load(tmp_path, tile_program(signature, parameters, body))
+    signature, parameters, *_ = (*case.about, "") if case.about else ("M N -> M N", "a, out")
+    module = load(tmp_path, tile_program(signature, parameters, case.program))
     assert message(lambda: module.f.captured, tmp_path) == case.text

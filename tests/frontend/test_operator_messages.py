@@ -54,14 +54,15 @@ def scaled(x, out, *, times: int):
 """
 
 
-CASES = sections(FILE, 41)
+CASES = sections(FILE, 42)
+USUAL = ("M/R K, K N -> M N", "x, weight", "M=16 K=8 N=6")
+"""Signature, parameters and sizes of an operator whose title does not say them."""
 
 
 def run(case: Section, folder: Path) -> object:
     """Traces `def op` of a module on four ranks; the header is above it."""
-    header, *body = case.program.split("\n")
-    text, parameters, sizes = header.split(" | ")
-    lines = "\n".join(f"    {line}" for line in body)
+    text, parameters, sizes = case.about or USUAL
+    lines = "\n".join(f"    {line}" for line in case.program.split("\n"))
     module = load(folder, f"{HEADER}def op({parameters}):\n{lines}\n")
     signature = parse_signature(text)
     dtypes = [shape.dtype or "bf16" for shape in signature.inputs]

@@ -47,7 +47,7 @@ def around(f: Any, where: str) -> Operator:
 
 
 def said(case: Section, folder: Path) -> str:
-    where = case.name.partition(" | ")[2]
+    (where,) = case.about
     module = load(folder, tile_program(*SIGNATURES[where], case.program))
 
     def cause() -> None:
