@@ -35,10 +35,10 @@ def load(folder: Path, source: str) -> ModuleType:
     return module
 
 
-def tile_program(signature: str, parameters: str, body: str) -> str:
-    """Source of one program `f`; its `def` is line 6, its body begins in line 7."""
+def tile_program(signature: str, parameters: str, body: str, header: str = HEADER) -> str:
+    """Source of one program `f`; with the usual header its `def` is line 6, its body begins in line 7."""
     lines = "\n".join(f"    {line}" if line else "" for line in body.strip("\n").splitlines())
-    return f'{HEADER}@program("{signature}")\ndef f({parameters}):\n{lines}\n'
+    return f'{header}@program("{signature}")\ndef f({parameters}):\n{lines}\n'
 
 
 def message(cause: Callable[[], object], folder: Path | None = None) -> str:

@@ -5,7 +5,7 @@ and some that only these tests need. Nothing is run here.
 from __future__ import annotations
 
 import tilelink.language as tl
-from tests.operators.language import glu, matmul_rs, ring_gather, scatter_dma
+from tests.operators.language import glu, matmul_rs, ring_gather, scatter_dma  # noqa: F401
 from tilelink import ops
 from tilelink.frontend import inline, parse_signature, program, symmetric
 from tilelink.ops.ag_moe import grouped
@@ -204,16 +204,6 @@ def gemm_rs_epilogue(x, weight):
     return out
 
 
-@operator("M K/R, K/R N -> M/R N")
-def gemm_rs_dma(x, weight):
-    return reduce(scatter_dma(matmul(x, weight)))
-
-
-@operator("M K/R, K/R N -> M N")
-def gemm_ar(x, weight):
-    return gather(reduce(scatter(matmul(x, weight))))
-
-
 @operator("M N -> M N")
 def all_reduce(x, *, shots=2):
     return reduce(share(x)) if shots == 1 else gather(reduce(scatter(x)))
@@ -234,11 +224,6 @@ def ag_moe(tokens, choice, weight):
     choices = gather(choice, name="gather_choice")
     order, start, slot = place(choices, count(choices, e=weight.size("e")))
     return grouped(gather(tokens), order, start, weight), start, slot
-
-
-@operator("P I/R, e+1 i32, T K i32, e I/R H, T K f32 -> T/R H")
-def moe_rs(hidden, start, slot, weight, gate):
-    return reduce(scatter(combine(grouped_down(hidden, start, weight), slot, gate)))
 
 
 @operator("T/R H, T/R K i32, T/R K f32, e H I/R, e I/R H -> T/R H")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.frontend.harness import HEADER, run_cell
+from tests.frontend.harness import HEADER, run_cell, tile_program
 from tilelink.frontend import Program
 from tilelink.ir.program import (
     At,
@@ -98,8 +98,6 @@ def lines(body: tuple[Op, ...], depth: int = 0) -> list[str]:
 
 
 def captured(signature: str, parameters: str, body: str, header: str = HEADER) -> TileProgram:
-    text = "\n".join(f"    {line}" for line in body.strip("\n").splitlines())
-    cell = run_cell(f'{header}@program("{signature}")\ndef f({parameters}):\n{text}\n')
-    program = cell["f"]
+    program = run_cell(tile_program(signature, parameters, body, header))["f"]
     assert isinstance(program, Program)
     return program.captured

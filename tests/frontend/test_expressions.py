@@ -354,7 +354,7 @@ def test_loops_count_in_formulas() -> None:
     program = captured(
         "K M -> K M", "a, out", "k, m = tl.tile_id(out)\nfor i in range(3):\n    x = tl.tile_load(a, (i + 1, m))"
     )
-    (load,) = load_ops(program.body)
+    (load,) = only(Load, program)
     assert isinstance(load.index[0], At)
     assert load.index[0].expr.formula == Sym("i") + 1
 
@@ -372,7 +372,7 @@ for i in range(3):
         two = tl.tile_load(a, (x, m))
 """,
     )
-    one, two = load_ops(program.body)
+    one, two = only(Load, program)
     assert isinstance(one.index[0], At)
     assert isinstance(two.index[0], At)
     assert one.index[0].expr.formula == two.index[0].expr.formula == Sym("i") + 1
@@ -380,13 +380,6 @@ for i in range(3):
     assert isinstance(outer, Loop)
     (inner,) = (op for op in outer.body if isinstance(op, Loop))
     assert (outer.target, inner.target) == ("i", "i_2")
-
-
-def load_ops(body: tuple[object, ...]) -> list[Load]:
-    found = [op for op in body if isinstance(op, Load)]
-    for op in body:
-        found += load_ops(getattr(op, "body", ()))
-    return found
 
 
 @table(

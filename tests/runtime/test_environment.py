@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,18 +60,15 @@ def test_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.cache_root() == Path.home() / "emitted"
 
 
-@table("value, on", [("", False), ("0", False), ("1", True), ("yes", True)])
-def test_debug(monkeypatch: pytest.MonkeyPatch, value: str, on: bool) -> None:
-    monkeypatch.setenv("TILELINK_DEBUG", value)
-    assert environment.debug() is on
-
-
+@table("name, asked", [("TILELINK_DEBUG", environment.debug), ("TILELINK_SHARE_GPUS", environment.share_gpus)])
 @table("value, on", [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)])
-def test_gpus_are_shared_on_request(monkeypatch: pytest.MonkeyPatch, value: str | None, on: bool) -> None:
-    monkeypatch.delenv("TILELINK_SHARE_GPUS", raising=False)
+def test_what_is_on_or_off(
+    monkeypatch: pytest.MonkeyPatch, name: str, asked: Callable[[], bool], value: str | None, on: bool
+) -> None:
+    monkeypatch.delenv(name, raising=False)
     if value is not None:
-        monkeypatch.setenv("TILELINK_SHARE_GPUS", value)
-    assert environment.share_gpus() is on
+        monkeypatch.setenv(name, value)
+    assert asked() is on
 
 
 def test_symmetric_memory_of_ranks_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
