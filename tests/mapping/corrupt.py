@@ -25,7 +25,8 @@ ORDERS = [
     ("ring+1",),
     ("ring+2",),
     ("group 2",),
-    ("ring", "group 2"),
+    ("ring", "group 3"),
+    ("ring+1", "group 2"),
     ("ring+1", "column"),
 ]
 

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.mapping.corrupt import ORDERS
 from tests.mapping.plans import form, forms
 from tests.selection import cases
 from tilelink.ir import formula as F
@@ -20,16 +21,6 @@ from tilelink.mapping.orders import decode
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
 KINDS = ["plain", "cut", "mine"]
-ORDERS = [
-    ("row",),
-    ("column",),
-    ("group 2",),
-    ("ring",),
-    ("ring+1",),
-    ("ring+2", "column"),
-    ("ring", "group 3"),
-    ("ring+1", "group 2"),
-]
 sizes = st.integers(1, 60)
 tiles = st.one_of(st.none(), st.integers(1, 17))
 rank_counts = st.integers(1, 8)

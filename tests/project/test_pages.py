@@ -103,12 +103,17 @@ def test_what_fails_is_seen(run: Run, tmp_path: Path) -> None:
         run(["wrong.py"])
 
 
+def _links(page: Path) -> list[tuple[Path, str]]:
+    """The pages of ours that it names, and what behind `#`."""
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    parts = (link.partition("#") for link in links)
+    return [(page.parent / path if path else page, anchor) for path, _, anchor in parts]
+
+
 @table("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_make_targets_exist(page: Path) -> None:
-    text = page.read_text()
-    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-    assert [link for link in links if link and not (page.parent / link).exists()] == []
-    used = set(re.findall(r"(?:^|`)make ([a-z][a-z0-9.-]*)", text, re.MULTILINE))
+    assert [str(path) for path, _ in _links(page) if not path.exists()] == []
+    used = set(re.findall(r"(?:^|`)make ([a-z][a-z0-9.-]*)", page.read_text(), re.MULTILINE))
     targets = re.findall(r"^([a-z][a-z0-9.-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert used <= set(targets)
 
@@ -122,8 +127,7 @@ def _anchors(page: Path) -> set[str]:
 
 @table("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_into_pages_name_a_heading(page: Path) -> None:
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link and "#" in link]
-    named = [(page.parent / path if path else page, anchor) for path, anchor in (link.split("#") for link in links)]
+    named = [(path, anchor) for path, anchor in _links(page) if anchor]
     assert [(path.name, anchor) for path, anchor in named if anchor not in _anchors(path)] == []
 
 

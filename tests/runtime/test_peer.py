@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tests.runtime import fake_gpu
 from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import KernelOptions
@@ -69,14 +70,8 @@ class Kernel:
         return self.compiled
 
 
-class FakeStream:
-    """The one attribute of `torch.cuda.Stream` that the driver's calls need."""
-
-    cuda_stream = 5
-
-
 def stream(launcher: Launcher | None = None) -> CudaStream:
-    return CudaStream(FakeStream(), launcher or Launcher(CPU))  # pyright: ignore[reportArgumentType]
+    return CudaStream(fake_gpu.Stream(5), launcher or Launcher(CPU))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture
