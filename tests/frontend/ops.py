@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from tests.frontend.harness import HEADER, run_cell, tile_program
 from tilelink.frontend import Program
 from tilelink.ir.program import (
@@ -28,8 +30,10 @@ from tilelink.ir.program import (
     walk,
 )
 
+T = TypeVar("T", bound=Op)
 
-def only(kind: type[Op], program: TileProgram) -> list[Op]:
+
+def only(kind: type[T], program: TileProgram) -> list[T]:
     return [op for op in walk(program.body) if isinstance(op, kind)]
 
 

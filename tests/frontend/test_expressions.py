@@ -377,7 +377,6 @@ for i in range(3):
     assert isinstance(two.index[0], At)
     assert one.index[0].expr.formula == two.index[0].expr.formula == Sym("i") + 1
     (outer,) = only(Loop, program)[:1]
-    assert isinstance(outer, Loop)
     (inner,) = (op for op in outer.body if isinstance(op, Loop))
     assert (outer.target, inner.target) == ("i", "i_2")
 

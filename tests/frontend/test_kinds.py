@@ -132,7 +132,6 @@ for k in tl.tiles(a, axis=0):
 """,
     )
     (loop,) = only(Tiles, program)
-    assert isinstance(loop, Tiles)
     (mask,) = [op for op in loop.body if isinstance(op, Bounds) and op.what == "mask"]
     assert (mask.name, mask.var, mask.axis) == ("found", "k", 0)
     assert [e is not None for e in (mask.start, mask.stop)] == ["start" in limits, "stop" in limits]
@@ -142,14 +141,13 @@ for k in tl.tiles(a, axis=0):
 
 def test_a_segment_is_data() -> None:
     (found,) = [op for op in o.grouped.captured.body if isinstance(op, Bounds) and op.what == "segment"]
-    loads = [op for op in only(Load, o.grouped.captured) if isinstance(op, Load) and op.param == "weight"]
+    loads = [op for op in only(Load, o.grouped.captured) if op.param == "weight"]
     assert isinstance(loads[0].index[0], At)
     assert loads[0].index[0].expr == Expr(found.name, (found.name,), vector=False, positional=False)
 
 
 def test_waits_may_stand_under_data() -> None:
     (branch,) = only(If, o.expert_matmul.captured)
-    assert isinstance(branch, If)
     assert not branch.test.positional
     assert short(branch.body[0]) == "wait worker inbox[e, r, tile c, :]"
 

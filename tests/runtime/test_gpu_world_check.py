@@ -70,8 +70,8 @@ def test_real_kernels_get_their_arguments_in_order() -> None:
         notes.start()
         for workers in (1, 2):
             stream.launch(backends.double, workers, {"COUNT": 512, "data": data}, KernelOptions(4, 1))
-        both = dict.fromkeys(("target", "source"), Descriptor(tile, (64, 64)))
-        stream.launch(backends.copy_tile, 1, both, KernelOptions(4, 1))
+        whole = Descriptor(tile, (64, 64))
+        stream.launch(backends.copy_tile, 1, {"target": whole, "source": whole}, KernelOptions(4, 1))
         launches = [dict(word.split("=") for word in line.split()[1:]) for line in notes.lines() if "launch" in line]
     assert [(one["grid"], one["stream"]) for one in launches] == [("1,1,1", "5"), ("2,1,1", "5"), ("1,1,1", "5")]
     # A tensor map begins with its address.
