@@ -26,8 +26,7 @@ from tilelink.mapping.libraries import unsuitable
 from tilelink.ops.all_reduce import spread
 from tilelink.ops.all_reduce_one_shot import exchange
 from tilelink.ops.gemm_rs_ring import ring
-from tilelink.ops.outer import outer
-from tilelink.ops.programs import gather, keep, keep_parts, matmul, reduce, scatter, share
+from tilelink.ops.programs import gather, keep, keep_parts, matmul, outer, reduce, scatter, share
 from tilelink.ops.ulysses import to_heads, to_sequence
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.outer import outer
-from tilelink.ops.programs import gather
+from tilelink.ops.programs import gather, outer
 
 
 @tilelink.program("M K -> K")

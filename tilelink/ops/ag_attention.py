@@ -6,7 +6,7 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.attention import check_heads, exponent, flash, placed
-from tilelink.ops.parts import gathered
+from tilelink.ops.plain import gathered
 from tilelink.ops.programs import gather
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.parts import gathered
+from tilelink.ops.plain import gathered
 from tilelink.ops.programs import gather, matmul
 
 

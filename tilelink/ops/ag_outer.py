@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.outer import outer
-from tilelink.ops.parts import gathered
-from tilelink.ops.programs import gather
+from tilelink.ops.plain import gathered
+from tilelink.ops.programs import gather, outer
 
 
 @tilelink.operator("M/R K, M N -> K N")

@@ -9,7 +9,7 @@ import tilelink.language as tl
 from tilelink.ops.all_reduce_one_shot import all_reduce_one_shot
 from tilelink.ops.all_reduce_ring import all_reduce_ring
 from tilelink.ops.all_reduce_two_shot import reference
-from tilelink.ops.parts import no_form
+from tilelink.ops.forms import in_form
 from tilelink.ops.programs import keep, scatter
 
 
@@ -52,9 +52,7 @@ def all_reduce(x: Any, *, form: str = "") -> Any:
     Raises:
         TilelinkError: TL248, no such form.
     """
-    if form not in ("", *FORMS):
-        raise no_form("all_reduce", form, FORMS)
-    return FORMS[form or ("one_shot" if tilelink.one_hop(x) else "two_shot")](x)
+    return in_form("all_reduce", form, "one_shot" if tilelink.one_hop(x) else "two_shot", FORMS)(x)
 
 
 all_reduce.reference(reference)

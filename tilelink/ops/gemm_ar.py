@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
+from tilelink.ops.forms import in_form
 from tilelink.ops.gemm_ar_one_shot import gemm_ar_one_shot
 from tilelink.ops.gemm_ar_two_shot import gemm_ar_two_shot, reference
-from tilelink.ops.parts import no_form
 
 FORMS = {"one_shot": gemm_ar_one_shot, "two_shot": gemm_ar_two_shot}
 
@@ -28,10 +28,8 @@ def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
     Raises:
         TilelinkError: TL248, no such form.
     """
-    if form not in ("", *FORMS):
-        raise no_form("gemm_ar", form, FORMS)
     small = tilelink.one_hop(x.size("M") * weight.size("N") * x.itemsize)
-    return FORMS[form or ("one_shot" if small else "two_shot")](x, weight)
+    return in_form("gemm_ar", form, "one_shot" if small else "two_shot", FORMS)(x, weight)
 
 
 gemm_ar.reference(reference)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.parts import scattered
+from tilelink.ops.plain import scattered
 from tilelink.ops.programs import matmul, reduce, scatter
 
 

@@ -8,6 +8,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink.ops import plain
 from tilelink.ops.programs import reduce, scatter
+from tilelink.ops.reduce_scatter import reference as reduce_scattered
 
 
 @tilelink.program("P I, e+1 i32 offsets, e I H -> P/start H")
@@ -69,11 +70,4 @@ def moe_rs(hidden: Any, start: Any, slot: Any, weight: Any, score: Any) -> Any:
 @moe_rs.reference
 def reference(hidden: Any, start: Any, slot: Any, weight: Any, score: Any, *, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
-    import torch
-    import torch.distributed as dist
-
-    partial = plain.summed(plain.grouped(hidden, start, weight), slot, score)
-    shape = (partial.shape[0] // dist.get_world_size(group), partial.shape[1])
-    tokens = torch.empty(shape, dtype=partial.dtype, device=partial.device)
-    dist.reduce_scatter_tensor(tokens, partial, group=group)
-    return tokens
+    return reduce_scattered(plain.summed(plain.grouped(hidden, start, weight), slot, score), group=group)

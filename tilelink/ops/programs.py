@@ -1,4 +1,4 @@
-"""Tile programs that operators share: copy programs and two computations. No rank, flag or address in sight."""
+"""Tile programs that operators share: copy programs and three computations. No rank, flag or address in sight."""
 
 from __future__ import annotations
 
@@ -59,3 +59,16 @@ def reduce(inbox: Any, out: Any) -> None:
         acc += tl.tile_load(inbox, (s, m, n))
     tl.tile_store(out, (m, n), acc)
     tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("M K, M N -> K N")
+def outer(rows: Any, others: Any, out: Any) -> None:
+    """One tile of `rows.T @ others`, accumulated in fp32 over what arrives."""
+    k, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.acc_dtype(rows))
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, m)
+        tl.consumer_tile_wait(others, m)
+        acc = tl.dot(tl.trans(tl.tile_load(rows, (m, k))), tl.tile_load(others, (m, n)), acc, out_dtype=acc.dtype)
+    tl.tile_store(out, (k, n), acc)
+    tl.producer_tile_notify(out, (k, n))

@@ -6,9 +6,8 @@ from functools import cache
 from typing import Any
 
 import tilelink
-from tilelink.ops.outer import outer
-from tilelink.ops.parts import gathered
-from tilelink.ops.programs import gather, matmul
+from tilelink.ops.plain import gathered
+from tilelink.ops.programs import gather, matmul, outer
 from tilelink.pipeline import Operator
 
 
