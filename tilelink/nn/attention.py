@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tilelink.nn import functional as F
-from tilelink.nn.fitting import check_features, check_joined, width_of_heads
+from tilelink.nn.fitting import check_features, require_even, width_of_heads
 from tilelink.nn.groups import group_name, rank_of, ranks_of
-from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, joined, part_of, require_even
+from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
 from tilelink.nn.replicated import Replicated
 from tilelink.nn.rows import total_rows
 
@@ -75,10 +75,11 @@ class ParallelAttention(nn.Module):
         groups = groups or heads
         width = width_of_heads(features, heads, groups)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        projections = [nn.Linear(features, n * width, bias, **made) for n in (heads, groups, groups)]
-        self.causal, self.rotate, self.layer = causal, rotate, layer
+        query, key, value = (nn.Linear(features, n * width, bias, **made) for n in (heads, groups, groups))
         output = nn.Linear(heads * width, features, bias, **made)
-        self._take(projections, output, heads, group, dim, sequence_parallel)
+        self.causal, self.rotate, self.layer = causal, rotate, layer
+        how: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
+        self._take({"query": query, "key": key, "value": value}, output, heads, how)
 
     @classmethod
     def of(
@@ -100,35 +101,22 @@ class ParallelAttention(nn.Module):
         made = cls.__new__(cls)
         nn.Module.__init__(made)
         made.causal, made.rotate, made.layer = causal, rotate, layer
-        made._take([query, key, value], output, heads, group, dim, sequence_parallel)
+        how: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
+        made._take({"query": query, "key": key, "value": value}, output, heads, how)
         return made
 
-    def _take(
-        self,
-        projections: list[nn.Linear],
-        output: nn.Linear,
-        heads: int,
-        group: Any,
-        dim: int,
-        sequence_parallel: bool,
-    ) -> None:
-        name = group_name(group)
-        check_joined(dict(zip(("query", "key", "value"), projections, strict=True)))
-        self.width = width_of_heads(projections[0].out_features, heads)
-        width_of_heads(projections[0].out_features, heads, projections[1].out_features // self.width)
-        self.heads, self.dim = heads, dim
-        ranks = ranks_of(name)
-        for what, linear in zip(("heads", "groups"), projections, strict=False):
-            require_even(what, linear.out_features // self.width, ranks)
-        how: dict[str, Any] = {"group": name, "dim": dim, "sequence_parallel": sequence_parallel}
-        self.inputs = ColumnParallelLinear.of(projections[0], **how)
-        self.inputs.out_features = sum(p.out_features for p in projections)
-        self.inputs.weight = joined([part_of(p.weight, 0, name, "heads") for p in projections])
-        if projections[0].bias is not None:
-            self.inputs.bias = joined([part_of(p.bias, 0, name, "heads") for p in projections])
+    def _take(self, projections: dict[str, nn.Linear], output: nn.Linear, heads: int, how: dict[str, Any]) -> None:
+        ranks = ranks_of(group_name(how["group"]))
+        features = projections["query"].out_features
+        self.width = width_of_heads(features, heads)
+        groups = projections["key"].out_features // self.width
+        width_of_heads(features, heads, groups)
+        require_even("heads", heads, ranks)
+        require_even("groups", groups, ranks)
+        self.dim = how["dim"]
+        self.inputs = ColumnParallelLinear.of_several(projections, **how)
         self.output = RowParallelLinear.of(output, **how)
-        self.lengths = [p.out_features // ranks for p in projections]
-        self.inputs.joined = _joined(self.lengths)
+        self.lengths = [*self.inputs.joined[""].values()]
 
     def forward(
         self,
@@ -221,7 +209,7 @@ class SequenceParallelAttention(nn.Module):
         self.ranks, self.rank = ranks_of(self.group), rank_of(self.group)
         self.lengths = [n * self.width for n in (heads, groups, groups)]
         self.inputs = Replicated(nn.Linear(features, sum(self.lengths), bias, **made), group=self.group)
-        self.inputs.joined = _joined(self.lengths)
+        self.inputs.joined = {"": dict(zip(("query", "key", "value"), self.lengths, strict=True))}
         self.output = Replicated(nn.Linear(self.lengths[0], features, bias, **made), group=self.group)
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
@@ -246,11 +234,6 @@ class SequenceParallelAttention(nn.Module):
         seen = F.ag_attention(query, key, value, group=self.group, causal=self.causal, S=length)
         ahead = (*made.shape[:-2], self.lengths[0] // self.width)
         return self.output(seen.unflatten(1, ahead).movedim(0, -3).flatten(-2).movedim(-2, self.dim))
-
-
-def _joined(lengths: list[int]) -> dict[str, dict[str, int]]:
-    """Of a linear layer to queries, keys and values in one: the features of each."""
-    return {"": dict(zip(("query", "key", "value"), lengths, strict=True))}
 
 
 def _apart(made: torch.Tensor, lengths: list[int], width: int) -> Iterator[torch.Tensor]:

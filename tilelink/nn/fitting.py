@@ -24,6 +24,17 @@ def check_features(x: torch.Tensor, features: int, what: str) -> None:
         )
 
 
+def require_even(what: str, count: int, ranks: int) -> None:
+    """Raises TL232 where the ranks' parts of a layer would differ."""
+    if count % ranks:
+        raise TilelinkError(
+            "TL232",
+            f"{what}={count} cannot be split evenly over {ranks} ranks",
+            why="every rank multiplies by a weight of the same shape",
+            hint=f"choose a multiple of {ranks}",
+        )
+
+
 def width_of_heads(features: int, heads: int, groups: int = 1) -> int:
     """How many features a head has.
 

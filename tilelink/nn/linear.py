@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
 
-from tilelink.errors import TilelinkError
 from tilelink.nn import split_linear
-from tilelink.nn.fitting import check_features
+from tilelink.nn.fitting import check_features, check_joined, require_even
 from tilelink.nn.groups import group_name, rank_of, ranks_of
 from tilelink.nn.layer import Layer
 
 
 class _Split(Layer):
-    """`torch.nn.Linear` of which each rank has a part of the weight along `axis`, called `features`."""
+    """`torch.nn.Linear` of which each rank has some `features`, as `split_parameters` says."""
 
-    axis: ClassVar[int]
     features: ClassVar[str]
 
     def __init__(
@@ -36,27 +34,24 @@ class _Split(Layer):
     ) -> None:
         super().__init__()
         whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-        self._take(whole, group_name(group), dim, sequence_parallel)
+        self._take(whole, group, dim, sequence_parallel)
 
     @classmethod
     def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2, sequence_parallel: bool = True) -> Self:
         """This rank's part of a layer that every rank has."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
-        made._take(linear, group_name(group), dim, sequence_parallel)
+        made._take(linear, group, dim, sequence_parallel)
         return made
 
-    def _take(self, whole: nn.Linear, group: str, dim: int, sequence_parallel: bool) -> None:
+    def _take(self, whole: nn.Linear, group: Any, dim: int, sequence_parallel: bool) -> None:
         self.in_features, self.out_features = whole.in_features, whole.out_features
-        self.group, self.ranks, self.dim = group, ranks_of(group), dim
-        self.sequence_parallel = sequence_parallel
-        self.weight = part_of(whole.weight, self.axis, group, self.features)
-        if whole.bias is None:
-            self.bias = None
-        elif self.axis == 0:  # each feature has its own
-            self.bias = part_of(whole.bias, 0, group, self.features)
-        else:
-            self.bias = nn.Parameter(whole.bias.detach().clone(), whole.bias.requires_grad)
+        self.group, self.dim, self.sequence_parallel = group_name(group), dim, sequence_parallel
+        self.ranks = ranks_of(self.group)
+        self.weight = part_of(whole.weight, self.split_parameters["weight"], self.group, self.features)
+        self.bias = None
+        if whole.bias is not None:
+            self.bias = part_of(whole.bias, self.split_parameters.get("bias"), self.group, self.features)
 
     def extra_repr(self) -> str:
         return (
@@ -91,7 +86,24 @@ class ColumnParallelLinear(_Split):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    axis, features, split_parameters = 0, "out_features", MappingProxyType({"weight": 0, "bias": 0})
+    features, split_parameters = "out_features", MappingProxyType({"weight": 0, "bias": 0})
+
+    @classmethod
+    def of_several(cls, layers: Mapping[str, nn.Linear], **how: Any) -> Self:
+        """As `of`, of layers that share one gathering: this rank's features of each follow one another, by their names.
+
+        Raises:
+            TilelinkError: TL235, some have a bias, or are trained, and others not; those of `of`.
+        """
+        check_joined(layers)
+        parts = [cls.of(each, **how) for each in layers.values()]
+        made = parts[0]
+        made.joined = {"": {name: len(part.weight) for name, part in zip(layers, parts, strict=True)}}
+        made.out_features = sum(part.out_features for part in parts)
+        for own, first in list(made.named_parameters()):
+            rows = torch.cat([part.get_parameter(own).detach() for part in parts])
+            setattr(made, own, nn.Parameter(rows, first.requires_grad))
+        return made
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.
@@ -133,7 +145,7 @@ class RowParallelLinear(_Split):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    axis, features, split_parameters = 1, "in_features", MappingProxyType({"weight": 1})
+    features, split_parameters = "in_features", MappingProxyType({"weight": 1})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply it; collective.
@@ -151,29 +163,15 @@ class RowParallelLinear(_Split):
         return split_linear.scattered(x, self.weight, self.bias, self.dim, group=self.group, ranks=self.ranks)
 
 
-def part_of(whole: torch.Tensor, axis: int, group: str, what: str) -> nn.Parameter:
-    """This rank's part of a parameter, a copy, which is trained if that is.
+def part_of(whole: torch.Tensor, axis: int | None, group: str, what: str) -> nn.Parameter:
+    """This rank's part of a parameter along an axis, or all of it: a copy, which is trained if that is.
 
     Raises:
         TilelinkError: TL232, the ranks' parts would differ.
     """
-    ranks = ranks_of(group)
-    require_even(what, whole.shape[axis], ranks)
-    mine = whole.detach().chunk(ranks, axis)[rank_of(group)].clone(memory_format=torch.contiguous_format)
-    return nn.Parameter(mine, whole.requires_grad)
-
-
-def joined(parts: Sequence[torch.Tensor]) -> nn.Parameter:
-    """Parameters of layers that `check_joined` has seen as one, their rows behind one another."""
-    return nn.Parameter(torch.cat([part.detach() for part in parts]), parts[0].requires_grad)
-
-
-def require_even(what: str, count: int, ranks: int) -> None:
-    """Raises TL232 where the ranks' parts of a layer would differ."""
-    if count % ranks:
-        raise TilelinkError(
-            "TL232",
-            f"{what}={count} cannot be split evenly over {ranks} ranks",
-            why="every rank multiplies by a weight of the same shape",
-            hint=f"choose a multiple of {ranks}",
-        )
+    mine = whole.detach()
+    if axis is not None:
+        ranks = ranks_of(group)
+        require_even(what, whole.shape[axis], ranks)
+        mine = mine.chunk(ranks, axis)[rank_of(group)]
+    return nn.Parameter(mine.clone(memory_format=torch.contiguous_format), whole.requires_grad)

@@ -8,9 +8,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from tilelink.nn.fitting import check_joined
 from tilelink.nn.layer import Layer
-from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, joined
+from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
 from tilelink.nn.replicated import call_summed
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -52,13 +51,10 @@ class ParallelMLP(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        width = hidden * (2 if gated else 1)
-        self.gated, self.activation = gated, activation
-        made: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
-        self.up = ColumnParallelLinear(features, width, bias, **made, device=device, dtype=dtype)
-        self.down = RowParallelLinear(hidden, features, bias, **made, device=device, dtype=dtype)
-        if gated:
-            self._join()
+        made: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        up, down = nn.Linear(features, hidden, **made), nn.Linear(hidden, features, **made)
+        gate = nn.Linear(features, hidden, **made) if gated else None
+        self._take(up, down, gate, activation, {"group": group, "dim": dim, "sequence_parallel": sequence_parallel})
 
     @classmethod
     def of(
@@ -75,22 +71,19 @@ class ParallelMLP(nn.Module):
         """This rank's part of layers that every rank has."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
-        made.gated, made.activation = gate is not None, activation
-        how: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
-        made.up, made.down = ColumnParallelLinear.of(up, **how), RowParallelLinear.of(down, **how)
-        if gate is not None:
-            check_joined({"up": up, "gate": gate})
-            first = ColumnParallelLinear.of(gate, **how)
-            made.up.out_features *= 2
-            made.up.weight = joined([first.weight, made.up.weight])
-            if made.up.bias is not None and first.bias is not None:
-                made.up.bias = joined([first.bias, made.up.bias])
-            made._join()
+        made._take(up, down, gate, activation, {"group": group, "dim": dim, "sequence_parallel": sequence_parallel})
         return made
 
-    def _join(self) -> None:
-        half = self.up.weight.shape[0] // 2
-        self.up.joined = {"": {"gate": half, "up": half}}
+    def _take(
+        self, up: nn.Linear, down: nn.Linear, gate: nn.Linear | None, activation: Activation, how: dict[str, Any]
+    ) -> None:
+        self.gated, self.activation = gate is not None, activation
+        self.up = (
+            ColumnParallelLinear.of(up, **how)
+            if gate is None
+            else ColumnParallelLinear.of_several({"gate": gate, "up": up}, **how)
+        )
+        self.down = RowParallelLinear.of(down, **how)
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.

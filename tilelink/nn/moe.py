@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from tilelink.nn import functional as F
-from tilelink.nn.fitting import check_choices, check_features
+from tilelink.nn.fitting import check_choices, check_features, require_even
 from tilelink.nn.groups import group_name, rank_of, ranks_of
 from tilelink.nn.layer import Layer
-from tilelink.nn.linear import require_even
 from tilelink.nn.replicated import Replicated
 from tilelink.nn.rows import from_rows, to_rows, total_rows
 

@@ -20,7 +20,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from tilelink.nn.broadcast import from_source
-from tilelink.nn.linear import require_even
+from tilelink.nn.fitting import require_even
 from tilelink.nn.plan_errors import made_of, misfit
 from tilelink.nn.styles import (
     READ,

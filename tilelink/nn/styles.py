@@ -28,8 +28,8 @@ from tilelink.errors import TilelinkError
 from tilelink.nn import functional as F
 from tilelink.nn import native, split_embedding, split_linear
 from tilelink.nn.broadcast import from_source
+from tilelink.nn.fitting import require_even
 from tilelink.nn.groups import group_name
-from tilelink.nn.linear import require_even
 from tilelink.nn.local import local, own
 
 LAST = Shard(-1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from tilelink.nn.linear import require_even
+from tilelink.nn.fitting import require_even
 from tilelink.nn.styles import ColumnLinear, RowLinear, become, split_over
 
 
