@@ -30,22 +30,15 @@ def reshaped(y: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.ops.aten._unsafe_view.default(y, shape)
 
 
-def total_rows(x: torch.Tensor, dim: int, ranks: int, length: int | None, *, cut: bool = True) -> int:
-    """How many positions all ranks together have along `dim` of an activation of which each has a part: `length`, or as
-    many as here on each. Unless the axis is `cut`, rows of the matrix need not be split where positions are.
+def total_rows(
+    x: torch.Tensor, dim: int, ranks: int, length: int | None = None, *, whole: bool = False, cut: bool = True
+) -> int:
+    """How many positions all ranks together have along `dim` of an activation: as many as a `whole` one has; where each rank has
+    a part, `length`, or as many as here on each. Unless the axis is `cut`, rows of the matrix may be split within a position.
 
     Raises:
-        TilelinkError: TL231.
+        TilelinkError: TL231, there is no axis `dim` before the features, or positions are not split over the ranks as rows are.
     """
-    require_axis(x, dim)
-    total = x.shape[dim] * ranks if length is None else length
-    if cut:
-        require_whole_positions(x, dim, total, ranks)
-    return total
-
-
-def require_axis(x: torch.Tensor, dim: int) -> None:
-    """Raises TL231 where an activation has no axis `dim` before its features."""
     if x.dim() < 2 or not -x.dim() <= dim < x.dim() or dim % x.dim() == x.dim() - 1:
         raise TilelinkError(
             "TL231",
@@ -53,16 +46,13 @@ def require_axis(x: torch.Tensor, dim: int) -> None:
             why="its last axis holds the features, and one of those before is split over the ranks",
             hint="name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
         )
-
-
-def require_whole_positions(x: torch.Tensor, dim: int, total: int, ranks: int) -> None:
-    """Raises TL231 where `total` positions along `dim` are not split over the ranks as rows of the matrix are."""
-    where = dim % x.dim()
-    alone = all(length == 1 for at, length in enumerate(x.shape[:-1]) if at != where)
-    if total % ranks and not alone:
+    total = x.shape[dim] * (1 if whole else ranks) if length is None else length
+    alone = all(size == 1 for axis, size in enumerate(x.shape[:-1]) if axis != dim % x.dim())
+    if cut and total % ranks and not alone:
         raise TilelinkError(
             "TL231",
             f"{total} positions of an activation of shape {tuple(x.shape)} are not split evenly over {ranks} ranks",
             why="a matrix is split by its rows, ceil(rows / ranks) each, which would cut through a position",
             hint="pad that axis to a multiple of the ranks; a single sequence may be uneven",
         )
+    return total

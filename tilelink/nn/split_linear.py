@@ -12,7 +12,7 @@ from tilelink.nn import native
 from tilelink.nn.groups import ranks_of
 from tilelink.nn.local import Whole, own
 from tilelink.nn.operators import autocast
-from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, reshaped, to_rows, total_rows
+from tilelink.nn.rows import from_rows, reshaped, to_rows, total_rows
 from tilelink.torch_ops.dispatch import is_plain, refuse_tangents
 
 
@@ -114,11 +114,10 @@ def scattered(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dim: int, *, group: str, ranks: int
 ) -> torch.Tensor:
     """GEMM+RS: `weight`, `[out, in/R]`, has some input features; sums go to the ranks of their positions along `dim`."""
-    require_axis(x, dim)
-    require_whole_positions(x, dim, x.shape[dim], ranks)
+    total = total_rows(x, dim, ranks, whole=True)
     y = F.gemm_rs(to_rows(x, dim), own(weight, fresh=True).t(), group=group)
     y = _plus(y, None if bias is None else F.replicated(own(bias), group=group))
-    return from_rows(y, x, dim, x.shape[dim] // ranks)
+    return from_rows(y, x, dim, total // ranks)
 
 
 def summed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, group: str) -> torch.Tensor:

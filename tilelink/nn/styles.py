@@ -126,6 +126,8 @@ class SplitModule(nn.Module, ABC):
 class ColumnLinear(SplitModule, nn.Linear):
     """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
 
+    features: ClassVar[str] = "out_features"
+
     def product(self, input: torch.Tensor) -> torch.Tensor:
         split, weight = self.split, self.split.part(self.weight, 0, self.out_features)
         bias = None if self.bias is None else split.part(self.bias, 0, self.out_features)
@@ -144,6 +146,8 @@ class ColumnLinear(SplitModule, nn.Linear):
 
 class RowLinear(SplitModule, nn.Linear):
     """What `RowwiseParallel` makes of a `torch.nn.Linear`."""
+
+    features: ClassVar[str] = "in_features"
 
     def product(self, input: torch.Tensor) -> torch.Tensor:
         split, weight, bias = self.split, self.split.part(self.weight, 1, self.in_features), self.bias
@@ -312,9 +316,9 @@ class ColwiseParallel(torchs.ColwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if type(module) is not nn.Linear:
             return _awaited(super()._apply(module, device_mesh))
-        require_even("out_features", module.out_features, device_mesh.size())
+        become_linear(module, ColumnLinear, self, device_mesh)
         self._partition_linear_fn("", module, device_mesh)
-        return become(module, ColumnLinear, split_over(self, device_mesh))
+        return module
 
 
 class RowwiseParallel(torchs.RowwiseParallel):
@@ -332,9 +336,9 @@ class RowwiseParallel(torchs.RowwiseParallel):
             return become(module, RowEmbedding, split)
         if type(module) is not nn.Linear:
             return _awaited(super()._apply(module, device_mesh))
-        require_even("in_features", module.in_features, device_mesh.size())
+        become_linear(module, RowLinear, self, device_mesh)
         self._partition_linear_fn("", module, device_mesh)
-        return become(module, RowLinear, split)
+        return module
 
 
 class SequenceParallel(torchs.SequenceParallel):
@@ -391,6 +395,12 @@ def _awaited(module: nn.Module) -> nn.Module:
 
     module.register_forward_hook(hook)
     return module
+
+
+def become_linear(module: nn.Linear, kind: type[ColumnLinear | RowLinear], style: Any, mesh: DeviceMesh) -> nn.Module:
+    """Let a layer run as a style says, once each rank has its part. Raises TL232, the ranks' parts would differ."""
+    require_even(kind.features, getattr(module, kind.features), mesh.size())
+    return become(module, kind, split_over(style, mesh))
 
 
 def split_over(style: Any, mesh: DeviceMesh) -> Split:

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from tilelink.nn.fitting import require_even
-from tilelink.nn.styles import ColumnLinear, RowLinear, become, split_over
+from tilelink.nn.styles import ColumnLinear, RowLinear, become_linear
 
 
 def install_styles() -> ExitStack:
@@ -20,23 +19,19 @@ def install_styles() -> ExitStack:
     from transformers.distributed.tensor_parallel import ColwiseParallel, RowwiseParallel
     from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
-    class Columns(ColwiseParallel):
-        def install_forward(self, module: Any, mesh: Any) -> Any:
-            if type(module) is not nn.Linear:
+    def split_by(theirs: type[Any], kind: type[ColumnLinear | RowLinear]) -> type[Any]:
+        class Style(theirs):
+            def install_forward(self, module: Any, mesh: Any) -> Any:
+                if type(module) is nn.Linear:
+                    return become_linear(module, kind, self, mesh)
                 return super().install_forward(module, mesh)
-            require_even("out_features", module.out_features, mesh.size())
-            return become(module, ColumnLinear, split_over(self, mesh))
 
-    class Rows(RowwiseParallel):
-        def install_forward(self, module: Any, mesh: Any) -> Any:
-            if type(module) is not nn.Linear:
-                return super().install_forward(module, mesh)
-            require_even("in_features", module.in_features, mesh.size())
-            return become(module, RowLinear, split_over(self, mesh))
+        return Style
 
     styles: Any = ALL_PARALLEL_STYLES
     undo = ExitStack()
-    for theirs, ours in ((ColwiseParallel, Columns), (RowwiseParallel, Rows)):
+    for theirs, kind in ((ColwiseParallel, ColumnLinear), (RowwiseParallel, RowLinear)):
+        ours = split_by(theirs, kind)
         for name, style in list(styles.items()):
             if type(style) is theirs:
                 how: dict[str, Any] = {"input_layouts": style.input_layouts, "output_layouts": style.output_layouts}
