@@ -5,6 +5,6 @@ Knows: torch's operators on symmetric memory, the library's operators, groups by
 Never knows: how an operator runs.
 """
 
-from tilelink.torch_ops.door import Installation, Report, Served, install, report, uninstall
+from tilelink.torch_ops.door import Report, Served, install, report, uninstall
 
-__all__ = ["Installation", "Report", "Served", "install", "report", "uninstall"]
+__all__ = ["Report", "Served", "install", "report", "uninstall"]

@@ -6,6 +6,7 @@ import logging
 import sys
 import warnings
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -115,21 +116,7 @@ def door() -> Door:
     return Door()
 
 
-class Installation:
-    """What `install` gives: a context manager that uninstalls what this call has installed."""
-
-    def __init__(self, made: bool) -> None:
-        self._made = made
-
-    def __enter__(self) -> Installation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._made:
-            uninstall()
-
-
-def install() -> Installation:
+def install() -> ExitStack:
     """Let tilelink serve torch's `symm_mem::fused_all_gather_matmul` and `symm_mem::fused_matmul_reduce_scatter`.
 
     These are what async tensor parallelism of `torch.compile` ends in (`torch._inductor.config._micro_pipeline_tp`). On GPUs
@@ -145,7 +132,7 @@ def install() -> Installation:
     """
     here = door()
     if here.library is not None:
-        return Installation(False)
+        return ExitStack()
     if not torch.distributed.is_available():
         raise TilelinkError(
             "TL476",
@@ -162,7 +149,9 @@ def install() -> Installation:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
         here.library = register(here)
-    return Installation(True)
+    undo = ExitStack()
+    undo.callback(uninstall)
+    return undo
 
 
 def uninstall() -> None:
