@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from tilelink.inductor.factors import RANKS, Axis, Factor, Layout, in_order, layout_of, reshaped, size_of
 from tilelink.inductor.graphs import (
@@ -59,7 +59,7 @@ class Consumer:
     arrangement: Arrangement
 
 
-def fuse_gathering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str, str]:
+def fuse_gathering(node: Node, ranks: int, group: str) -> tuple[str, str]:
     """Rewrite an all-gather. The operator it became, or "" and why it did not."""
     shard: Any = node.args[0]
     waits = [user for user in node.users if user.target is torch.ops._c10d_functional.wait_tensor.default]
@@ -71,7 +71,7 @@ def fuse_gathering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[st
     steps: list[Step] = []
     consumers: list[Consumer] = []
     whys: list[str] = []
-    for each in graph.nodes:
+    for each in node.graph.nodes:
         step = step_of(each)
         if step is not None and step.source in layouts:
             layout = step.layout(layouts[step.source])
@@ -96,14 +96,14 @@ def fuse_gathering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[st
     # Of a gradient that is gathered: the product for the layer's argument, which takes rows as they lie, rather than the
     # weight's, which sums over them.
     chosen = max(by, key=lambda each: (not each.last, by.count(each)))
-    fused = _rewrite(graph, node, [c for c in consumers if c.arrangement == chosen], group)
-    erase(reversed([n for n in graph.nodes if n in layouts or any(n in s.pieces for s in steps)]))
+    fused = _rewrite(node, [c for c in consumers if c.arrangement == chosen], group)
+    erase(reversed([n for n in node.graph.nodes if n in layouts or any(n in s.pieces for s in steps)]))
     erase((node,))
-    left = [n for n in (*waits, node) if n in graph.nodes]
+    left = [n for n in (*waits, node) if n in node.graph.nodes]
     if not left:
         fused.kwargs = {"return_A": False}
         return NAME, ""
-    kept = _keep_gathered(Writer(graph, node, node), fused, chosen, waits[0], ranks)
+    kept = _keep_gathered(Writer(node), fused, chosen, waits[0], ranks)
     for old in left:
         old.replace_all_uses_with(kept)
     erase(left)
@@ -132,10 +132,10 @@ def _consumer(product: Product, layouts: dict[Node, Layout], node: Node) -> Cons
     return Consumer(product, turned, Arrangement(rows, (), summed[1:], True))
 
 
-def _rewrite(graph: Graph, node: Node, consumers: list[Consumer], group: str) -> Node:
+def _rewrite(node: Node, consumers: list[Consumer], group: str) -> Node:
     shard: Any = node.args[0]
     arrangement = consumers[0].arrangement
-    write = Writer(graph, node, node)
+    write = Writer(node)
     axes = range(value(shard).dim())
     lying = [f for axis in axes for f in in_order(arrangement.local, axis)]
     passed = write.reshaped(shard, [f.size for f in lying])
@@ -157,7 +157,7 @@ def _rewrite(graph: Graph, node: Node, consumers: list[Consumer], group: str) ->
         if each.product.bias is not None:
             result = write(aten.add.Tensor, result, each.product.bias)
         old.replace_all_uses_with(write.contiguous(result))
-        graph.erase_node(old)
+        node.graph.erase_node(old)
     return fused
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from tilelink.errors import Loc, whole_line
 from tilelink.inductor.factors import Layout, moved, reshaped
@@ -140,22 +140,22 @@ def product_of(node: Node) -> Product | str | None:
 
 
 class Writer:
-    """Adds nodes with their values, before some node."""
+    """Adds nodes with their values, before some node and with what that says of its origin."""
 
-    def __init__(self, graph: Graph, before: Node, like: Node) -> None:
-        self.graph, self.before, self.like = graph, before, like
-        self.mode = detect_fake_mode([value(like)])
+    def __init__(self, before: Node) -> None:
+        self.before, self.mode = before, detect_fake_mode([value(before)])
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        with self.graph.inserting_before(self.before):
-            node = self.graph.call_function(target, args, kwargs)
+        graph = self.before.graph
+        with graph.inserting_before(self.before):
+            node = graph.call_function(target, args, kwargs)
         plain: Any = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
         assert self.mode is not None
         with self.mode:
             node.meta["val"] = target(*plain[0], **plain[1])
         for key in ("stack_trace", "original_aten", "from_node", "custom"):
-            if key in self.like.meta:
-                node.meta[key] = self.like.meta[key]
+            if key in self.before.meta:
+                node.meta[key] = self.before.meta[key]
         return node
 
     def reshaped(self, node: Node, sizes: Any) -> Node:

@@ -20,7 +20,7 @@ from tilelink.torch_ops.door import Collective, door
 from tilelink.torch_ops.serving import DTYPES
 
 assert functional  # which declares tilelink::gemm_ar
-Fuse = Callable[[Graph, Node, int, str], tuple[str, str]]
+Fuse = Callable[[Node, int, str], tuple[str, str]]
 FUSING: dict[str, Fuse] = {
     "all_gather_into_tensor": gathering.fuse_gathering,
     "reduce_scatter_tensor": scattering.fuse_scattering,
@@ -38,7 +38,7 @@ class Overlap(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         for each in self.before:
             each(graph)
-        rows = [_fused(graph, node) for node in list(graph.nodes) if _is_collective(node)]
+        rows = [_fused(node) for node in list(graph.nodes) if _is_collective(node)]
         if not rows:
             return
         here = door()
@@ -89,28 +89,29 @@ def _name(node: Node) -> str:
     return target._overloadpacket.__name__
 
 
-def _fused(graph: Graph, node: Node) -> Collective:
+def _fused(node: Node) -> Collective:
     name = _name(node)
     source: Any = node.args[0]
     loc = line_of(node, *node.users, *node.all_input_nodes)
     group = str(node.args[-1])
     with unset_fake_temporarily():  # a session makes tensors
         session = door().session(group)
-    why = door().closed[group] if session is None else _unserved(name, graph, source)
+    why = door().closed[group] if session is None else _unserved(name, source)
     if session is None or why:
         return Collective(name, loc, "", why)
-    by, why = FUSING[name](graph, node, session.backend.ranks, group)
+    graph = node.graph
+    by, why = FUSING[name](node, session.backend.ranks, group)
     stable_topological_sort(graph)  # a fused product stands behind what all of its factors need
     graph.lint()
     return Collective(name, loc, by, why)
 
 
-def _unserved(name: str, graph: Graph, source: Node) -> str:
+def _unserved(name: str, source: Node) -> str:
     if name not in FUSING:
         return "tilelink fuses all-gathers, reduce-scatters and all-reduces of one tensor"
     if door().library is None:
         return "tilelink is not installed: call tilelink.install() before the graph is compiled"
-    values = [n.meta.get("val") for n in graph.nodes]
+    values = [n.meta.get("val") for n in source.graph.nodes]
     if any(isinstance(size, torch.SymInt) for v in values if isinstance(v, torch.Tensor) for size in v.shape):
         return "sizes are not known when the graph is compiled (dynamic shapes)"
     if not value(source).numel():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from tilelink.inductor.factors import Axis, Layout, in_order, layout_of, size_of, taken
 from tilelink.inductor.graphs import (
@@ -44,7 +44,7 @@ class Origin:
     between: frozenset[Node]
 
 
-def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str, str]:
+def fuse_scattering(node: Node, ranks: int, group: str) -> tuple[str, str]:
     """Rewrite a reduce-scatter. The operator it became, or "" and why it did not."""
     how: Any = node.args[1]
     if how not in ("sum", "avg"):
@@ -62,7 +62,7 @@ def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[s
     rows, columns = _axes([scattered, *order], range(last)), in_order([scattered, *order], last)
     if scattered in columns and columns.index(scattered):
         return "", "what is scattered is interleaved along the columns of the product"
-    write = Writer(graph, node, node)
+    write = Writer(node)
     left, right = product.left, write.matrix(product.right)
     size = shape(right)[0]
     dim, sizes = 1, [size_of(rows), size]
@@ -77,11 +77,11 @@ def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[s
     lying = [f for f in (*rows, *columns) if f is not scattered]
     result = write.reshaped(result, [f.size for f in lying])
     result = write.permuted(result, [lying.index(f) for f in order])
-    _replace(graph, node, write.contiguous(write.reshaped(result, shape(node))), origin)
+    _replace(node, write.contiguous(write.reshaped(result, shape(node))), origin)
     return SCATTER, ""
 
 
-def fuse_summing(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str, str]:
+def fuse_summing(node: Node, ranks: int, group: str) -> tuple[str, str]:
     """Rewrite an all-reduce. The operator it became, or "" and why it did not."""
     how: Any = node.args[1]
     if how != "sum":
@@ -89,17 +89,17 @@ def fuse_summing(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str,
     origin = _origin(node)
     if isinstance(origin, str):
         return "", origin
-    product, write = origin.product, Writer(graph, node, node)
+    product, write = origin.product, Writer(node)
     left = write.contiguous(write.reshaped(product.left, (-1, shape(product.left)[-1])))
     result = write(torch.ops.tilelink.gemm_ar.default, left, write.matrix(product.right), group)
     if product.bias is not None:
         result = write(aten.add.Tensor, result, _bias(write, product.bias, how, False, ranks, group))
-    steps = [n for n in graph.nodes if n in origin.between]
+    steps = [n for n in node.graph.nodes if n in origin.between]
     product.node.replace_all_uses_with(write.reshaped(result, shape(product.node)))
     for step in steps:  # what views the product stands before what replaces it
         node.prepend(step)
     source: Any = node.args[0]
-    _replace(graph, node, result if source is product.node else source, origin)
+    _replace(node, result if source is product.node else source, origin)
     return SUM, ""
 
 
@@ -153,11 +153,11 @@ def _bias(write: Writer, bias: Node, how: str, scattered: bool, ranks: int, grou
     return write(collectives.wait_tensor.default, summed)
 
 
-def _replace(graph: Graph, node: Node, result: Node, origin: Origin) -> None:
+def _replace(node: Node, result: Node, origin: Origin) -> None:
     for user in [u for u in node.users if u.target is collectives.wait_tensor.default]:
         user.replace_all_uses_with(result)
-        graph.erase_node(user)
+        node.graph.erase_node(user)
     node.replace_all_uses_with(result)  # as saved for the backward pass
-    graph.erase_node(node)
-    erase(reversed([n for n in graph.nodes if n in origin.between]))
+    node.graph.erase_node(node)
+    erase(reversed([n for n in node.graph.nodes if n in origin.between]))
     erase((origin.product.node,))
