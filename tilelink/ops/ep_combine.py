@@ -70,11 +70,7 @@ def ep_combine(y: Any, counts: Any, choice: Any, at: Any, score: Any) -> Any:
 def reference(y: Any, counts: Any, choice: Any, at: Any, score: Any, *, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
     import torch
-    import torch.distributed as dist
 
-    rows, sent = (t.transpose(0, 1).contiguous() for t in (y, counts))
-    back, there = torch.empty_like(rows), torch.empty_like(sent)
-    dist.all_to_all_single(back, rows, group=group)
-    dist.all_to_all_single(there, sent, group=group)
+    back, there = (plain.exchanged(t.transpose(0, 1), group) for t in (y, counts))
     missing = (choice < 0) | (at < 0) | (at >= there.flatten()[choice.clamp(min=0).long()])
     return plain.summed(back.flatten(0, 2), torch.where(missing, -1, choice * y.shape[2] + at), score)

@@ -91,9 +91,7 @@ def reference(x: Any, choice: Any, *, experts: int, capacity: int, group: Any = 
     for e, (first, last) in enumerate(pairwise(start.tolist())):
         many = min(last - first, capacity)
         outbox[e, :many] = x[order[first : first + many].long()]
-    rows, counts = torch.empty_like(outbox), torch.empty(experts, dtype=torch.int32, device=x.device)
-    dist.all_to_all_single(rows, outbox, group=group)
-    dist.all_to_all_single(counts, start.diff().clamp(max=capacity), group=group)
+    rows, counts = (plain.exchanged(t, group) for t in (outbox, start.diff().clamp(max=capacity)))
     rows = rows.view(ranks, experts // ranks, capacity, -1).transpose(0, 1).contiguous()
     at = slot - start[choice.clamp(min=0).long()]
     at = torch.where((choice < 0) | (at >= capacity), -1, at)

@@ -44,6 +44,16 @@ def added_up(x: Any, group: Any) -> Any:
     return x
 
 
+def exchanged(x: Any, group: Any) -> Any:
+    """The rows that everyone has for this rank, of `x` as many for each, in the ranks' order."""
+    import torch
+    import torch.distributed as dist
+
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dist.all_to_all_single(out, x.contiguous(), group=group)
+    return out
+
+
 def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int, group: Any) -> Any:
     """This rank's rows, of `ceil(rows / ranks)` each, of the sum of what every rank makes.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
+from tilelink.ops.plain import exchanged
 from tilelink.ops.programs import move
 
 to_heads = tilelink.program("S/R H ... -> S H/R ...", name="to_heads")(move)
@@ -26,22 +27,15 @@ def ulysses_back(x: Any) -> Any:
 @ulysses.reference
 def reference(x: Any, *, group: Any = None) -> Any:
     """The same by a library."""
-    import torch
     import torch.distributed as dist
 
-    ranks = dist.get_world_size(group)
-    sent = x.unflatten(1, (ranks, -1)).movedim(1, 0).contiguous()
-    out = torch.empty_like(sent)
-    dist.all_to_all_single(out, sent, group=group)
-    return out.flatten(0, 1)
+    sent = x.unflatten(1, (dist.get_world_size(group), -1)).movedim(1, 0)
+    return exchanged(sent, group).flatten(0, 1)
 
 
 @ulysses_back.reference
 def reference_back(x: Any, *, group: Any = None) -> Any:
     """The same by a library."""
-    import torch
     import torch.distributed as dist
 
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(out, x.contiguous(), group=group)
-    return out.unflatten(0, (dist.get_world_size(group), -1)).movedim(0, 1).flatten(1, 2)
+    return exchanged(x, group).unflatten(0, (dist.get_world_size(group), -1)).movedim(0, 1).flatten(1, 2)
