@@ -388,18 +388,24 @@ def test_a_replicated_module_takes_keywords() -> None:
     tilelink.launch(main, 2)
 
 
+UNEVEN = (
+    "cannot be split evenly over 2 ranks\n"
+    "  why: every rank multiplies by a weight of the same shape\n"
+    "  do:  choose a multiple of 2"
+)
+NO_ROWS = (
+    "  why: its last axis holds the features, and one of those before is split over the ranks\n"
+    "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]"
+)
+JOINED = "  why: layers that share a gathering are one layer here, with one weight and one bias\n"
 REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
     "features": (
         lambda: ColumnParallelLinear(8, 7),
-        "TL232: out_features=7 cannot be split evenly over 2 ranks\n"
-        "  why: every rank multiplies by a weight of the same shape\n"
-        "  do:  choose a multiple of 2",
+        f"TL232: out_features=7 {UNEVEN}",
     ),
     "heads": (
         lambda: ParallelAttention(12, 3),
-        "TL232: heads=3 cannot be split evenly over 2 ranks\n"
-        "  why: every rank multiplies by a weight of the same shape\n"
-        "  do:  choose a multiple of 2",
+        f"TL232: heads=3 {UNEVEN}",
     ),
     "uneven": (
         lambda: RowParallelLinear(8, 6)(torch.zeros(2, 3, 4)),
@@ -409,27 +415,19 @@ REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "dim": (
         lambda: ColumnParallelLinear(8, 6, dim=1)(torch.zeros(2, 8)),
-        "TL231: an activation of shape (2, 8) has no rows along dim=1\n"
-        "  why: its last axis holds the features, and one of those before is split over the ranks\n"
-        "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
+        f"TL231: an activation of shape (2, 8) has no rows along dim=1\n{NO_ROWS}",
     ),
     "one axis": (
         lambda: ColumnParallelLinear(8, 6)(torch.zeros(8)),
-        "TL231: an activation of shape (8,) has no rows along dim=-2\n"
-        "  why: its last axis holds the features, and one of those before is split over the ranks\n"
-        "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
+        f"TL231: an activation of shape (8,) has no rows along dim=-2\n{NO_ROWS}",
     ),
     "no such axis": (
         lambda: RowParallelLinear(8, 6, dim=2)(torch.zeros(2, 4)),
-        "TL231: an activation of shape (2, 4) has no rows along dim=2\n"
-        "  why: its last axis holds the features, and one of those before is split over the ranks\n"
-        "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
+        f"TL231: an activation of shape (2, 4) has no rows along dim=2\n{NO_ROWS}",
     ),
     "groups": (
         lambda: ParallelAttention(12, 6, 3),
-        "TL232: groups=3 cannot be split evenly over 2 ranks\n"
-        "  why: every rank multiplies by a weight of the same shape\n"
-        "  do:  choose a multiple of 2",
+        f"TL232: groups=3 {UNEVEN}",
     ),
     "width": (
         lambda: ParallelAttention(30, 4),
@@ -455,21 +453,15 @@ REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "one bias of two": (
         lambda: ParallelMLP.of(nn.Linear(8, 4, bias=False), nn.Linear(4, 8), nn.Linear(8, 4)),
-        "TL235: gate has a bias, and up has none\n"
-        "  why: layers that share a gathering are one layer here, with one weight and one bias\n"
-        "  do:  give the others one of zeros, or remove it",
+        f"TL235: gate has a bias, and up has none\n{JOINED}  do:  give the others one of zeros, or remove it",
     ),
     "one bias of three": (
         lambda: ParallelAttention.of(nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8), nn.Linear(8, 8), 2),
-        "TL235: query has a bias, and key has none\n"
-        "  why: layers that share a gathering are one layer here, with one weight and one bias\n"
-        "  do:  give the others one of zeros, or remove it",
+        f"TL235: query has a bias, and key has none\n{JOINED}  do:  give the others one of zeros, or remove it",
     ),
     "one of two is frozen": (
         lambda: ParallelMLP.of(nn.Linear(8, 4), nn.Linear(4, 8), nn.Linear(8, 4).requires_grad_(False)),
-        "TL235: the weight of up is trained, and that of gate is not\n"
-        "  why: layers that share a gathering are one layer here, with one weight and one bias\n"
-        "  do:  set requires_grad alike",
+        f"TL235: the weight of up is trained, and that of gate is not\n{JOINED}  do:  set requires_grad alike",
     ),
     "a list": (
         lambda: ColumnParallelLinear(8, 6, group=[0, 1]),
