@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, about, parser, save
-from benchmarks.model.agreement import SCHEDULES, benched, searched, spearman
+from benchmarks.model.recorded import SCHEDULES, benched, planned, searched
 from tilelink import Operator, TilelinkError, ops, sms
 from tilelink.cost import H200, Machine, bound, predict
 from tilelink.cost.model import Clock
-from tilelink.explore.cases import Case, names_of
+from tilelink.explore.cases import names_of
 from tilelink.ir.plan import Plan
-from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.proof.table import Table
 
@@ -69,11 +68,6 @@ class Declined:
     operator: str
     shape: str
     why: str
-
-
-def planned(operator: Operator, sizes: Mapping[str, int], ranks: int) -> Plan:
-    case = Case(operator, tuple(sizes.items()), ranks)
-    return case.compiled(Topology(ranks, "peer", device=H200.device())).plan
 
 
 def said(plan: Plan) -> str:
@@ -213,6 +207,17 @@ def errors(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 def _r(value: float) -> float:
     return round(value, 4)
+
+
+def spearman(a: list[float], b: list[float]) -> float:
+    """Correlation of ranks, equal values sharing the mean of theirs."""
+
+    def ranks(values: list[float]) -> Any:
+        _, inverse, counts = np.unique(np.round(values, 3), return_inverse=True, return_counts=True)
+        ends = np.cumsum(counts)
+        return (ends - (counts - 1) / 2)[inverse]
+
+    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
 
 
 def ranking(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:

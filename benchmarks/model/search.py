@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, about, parser, save
-from benchmarks.model.agreement import H200, searched
+from benchmarks.model.recorded import searched
 from tilelink import Operator
-from tilelink.cost import H200 as MACHINE
+from tilelink.cost import H200
 from tilelink.explore.cases import Case
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
@@ -72,12 +72,12 @@ def rows() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for (name, m, n, k, ranks), recorded in shapes().items():
         case = Case(recorded[0][0], (("M", m), ("N", n), ("K", k)), ranks)
-        bound = case.bound(Topology(ranks, "peer", device=H200))
+        bound = case.bound(Topology(ranks, "peer", device=H200.device()))
         us: dict[Schedule, float] = {}
         estimated: dict[Schedule, float] = {}
         said: dict[Schedule, str] = {}
         for operator, text, measured in recorded:
-            trial = modelled(operator, bound, MACHINE)
+            trial = modelled(operator, bound, H200)
             if trial.us is not None:
                 us[trial.schedule], estimated[trial.schedule], said[trial.schedule] = measured, trial.us, text
 
@@ -127,7 +127,7 @@ def main() -> int:
         },
         "random": {"mean": round(float(np.mean([row["over"]["random"]["mean"] for row in made])), 4)},
     }
-    save(out, about(gpu=H200.name, ranks=made[0]["ranks"]), {"summary": summary, "rows": made})
+    save(out, about(gpu=H200.gpu, ranks=made[0]["ranks"]), {"summary": summary, "rows": made})
     print(json.dumps(summary, indent=1))
     for row in made:
         sizes = "x".join(map(str, row["sizes"].values()))

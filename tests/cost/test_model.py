@@ -148,19 +148,13 @@ def test_it_is_quick() -> None:
     assert min(took) < 0.3
 
 
-def test_the_recorded_agreement_is_as_good_as_before() -> None:
-    """A form is chosen otherwise than by the models before this one where theirs was the slower one, a tile only where the
-    unfused form runs, and schedules are ranked better."""
+def test_the_form_that_is_chosen_is_the_faster_one_that_was_measured() -> None:
+    """But for one call, whose forms are 1 % apart; and by estimates as far off as docs/running.md says."""
     found: dict[str, Any] = json.loads(agreement.OUT.read_text())
-    told = agreement.summary(found["old"], found["new"])
+    told = agreement.summary(found["rows"])
     assert told == found["summary"]
-    assert told["decided_otherwise"] == ["MLP-1 M=512"]
-    rows = [r for r in found["new"]["forms"] if (r["file"], r["case"]) == ("sweep-ag_gemm-h200-4", "MLP-1 M=512")]
-    assert [(r["form"], r["regret"]) for r in rows] == [("overlapped", 0.0)]
-    tiled = [
-        r for r in found["new"]["forms"] if r["case"] in told["tiled_otherwise"] and r["file"] == "sweep-ag_gemm-h200-2"
-    ]
-    assert [(r["case"], r["form"]) for r in tiled] == [(case, "unfused") for case in told["tiled_otherwise"]]
-    for row in told["ranking"]:
-        assert row["spearman"]["new"] > row["spearman"]["old"], row
-        assert row["regret"]["new"] <= max(row["regret"]["old"], 0.02), row
+    assert told["slower"] == [["bench-ag_attention-h200-4", "64k", 0.0085]]
+    few = [r for r in found["rows"] if (r["file"], r["case"]) == ("sweep-ag_gemm-h200-4", "MLP-1 M=512")]
+    assert [(r["form"], r["regret"]) for r in few] == [("overlapped", 0.0)]
+    assert told["error_overlapped"]["median"] <= 0.035
+    assert told["error_unfused"]["median"] <= 0.041
