@@ -63,12 +63,16 @@ def save(path: Path, said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
 
     Args:
         said: its `about`.
-        found: its other keys.
+        found: its other keys; of `rows` each is a line of the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"about": said, **found}, indent=1, ensure_ascii=False)
+    texts = {key: json.dumps(value, indent=1, ensure_ascii=False) for key, value in {"about": said, **found}.items()}
+    if "rows" in found:
+        lines = [json.dumps(row, ensure_ascii=False) for row in found["rows"]]
+        texts["rows"] = "[\n" + ",\n".join(lines) + "\n]"
+    text = ",\n".join(f'"{key}": {value}' for key, value in texts.items())
     new = path.with_suffix(".new")
-    new.write_text(text.replace(f"{ROOT}/", "") + "\n")
+    new.write_text(f"{{\n{text}\n}}\n".replace(f"{ROOT}/", ""))
     new.replace(path)
 
 

@@ -1,18 +1,20 @@
-"""`python -m benchmarks.mutants`: every mutant of every placed operator, the score, and who caught what as JSON."""
+"""`python -m benchmarks.mutants`: every mutant of every placed operator, the score, and who caught what as JSON.
+
+Mutants that are accepted are always simulated. The file is written every few seconds. Ends with 1 if a mutant survives, with 3
+if rows miss.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.harness import RESULTS, parser
 from benchmarks.mutants.mappings import mappings, operators
 from benchmarks.mutants.mutations import mutations
 from benchmarks.mutants.scoring import Placed
@@ -25,45 +27,48 @@ Said = tuple[str, str]
 """A mutation and its signal."""
 
 
-def main(
-    out: Annotated[Path, typer.Option(help="Where the rows go as JSON.")] = Path("benchmarks/results/mutants-cpu.json"),
-    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
-    only: Annotated[str, typer.Option(help="One operator; the rows of others stay as they are in OUT.")] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of OUT, and make those that miss.")] = False,
-    again: Annotated[bool, typer.Option(help="Make those again that the simulation missed.")] = False,
-    simulate: Annotated[int, typer.Option(help="Mutants of an operator simulated whatever is proven.")] = 10_000,
-    each: Annotated[int, typer.Option(help="Mutants of an operator that are made, by chance.")] = 10_000,
-    limit: Annotated[float, typer.Option(help="Seconds for which one mutant is simulated.")] = 120,
-    seconds: Annotated[float, typer.Option(help="Stop after so many; the rows made are kept.")] = float("inf"),
-) -> None:
-    """Mutate, verify, simulate. Ends with 1 if a mutant survives, with 3 if rows miss.
+def main() -> int:
+    made = parser(__doc__, RESULTS / "mutants-cpu.json")
+    made.add_argument("--jobs", type=int, default=2, help="processes")
+    made.add_argument("--only", default="", help="one operator; the rows of others stay as they are in OUT")
+    made.add_argument("--resume", action="store_true", help="keep the rows of OUT, and make those that miss")
+    made.add_argument("--again", action="store_true", help="make those again that the simulation missed")
+    made.add_argument(
+        "--simulate", type=int, default=10_000, help="mutants of an operator simulated whatever is proven"
+    )
+    made.add_argument("--each", type=int, default=10_000, help="mutants of an operator that are made, by chance")
+    made.add_argument("--limit", type=float, default=120, help="seconds for which one mutant is simulated")
+    made.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many; the rows made are kept")
+    given = made.parse_args()
 
-    Mutants that are accepted are always simulated. The file is written every few seconds.
-    """
-    until = time.monotonic() + seconds
-    placed = [m for name, op in operators().items() if only in ("", name) for m in mappings(op)]
+    until = time.monotonic() + given.seconds
+    placed = [m for name, op in operators().items() if given.only in ("", name) for m in mappings(op)]
     said = {m.key(n): (x.name, x.signal) for m in placed for n, x in enumerate(mutations(m.plan))}
-    chosen = _chosen(said, simulate)
-    old = read(out) if resume or only else []
-    kept = earlier(out) if only else []
-    rows = {r.key: r for r in old if resume and _stands(r, said, chosen) and not (again and r.missed)}
-    others = [r for r in old if only and r.operator != only]
-    wanted = _chosen(said, each)
+    chosen = _chosen(said, given.simulate)
+    old = read(given.out) if given.resume or given.only else []
+    kept = earlier(given.out) if given.only else []
+    rows = {r.key: r for r in old if given.resume and _stands(r, said, chosen) and not (given.again and r.missed)}
+    others = [r for r in old if given.only and r.operator != given.only]
+    wanted = _chosen(said, given.each)
     missing = [key for key in said if key in wanted and key not in rows]
     found = [task for m in placed for task in tasks(m, [n for *of, n in missing if m.key(n)[:2] == tuple(of)], chosen)]
 
     def save() -> list[Row]:
         ordered = sorted([*others, *(rows[key] for key in said if key in rows)], key=lambda r: r.operator)
-        write(out, ordered, len(said) - len(rows), kept)
+        write(given.out, ordered, len(said) - len(rows), kept)
         return ordered
 
-    _collect(rows, found, jobs, limit, until, save)
+    saved = time.monotonic()
+    for row in rows_of_tasks(found, given.jobs, partial(_rows, given.limit), until):
+        rows[row.key] = row
+        if time.monotonic() > saved + EVERY:
+            save()
+            saved = time.monotonic()
     ordered = save()
     _print(Console(), ordered)
     if any(r.caught_by == "survived" for r in ordered):
-        raise typer.Exit(1)
-    if any(key not in rows for key in wanted):
-        raise typer.Exit(3)
+        return 1
+    return 3 if any(key not in rows for key in wanted) else 0
 
 
 def _chosen(keys: Iterable[Key], most: int) -> frozenset[Key]:
@@ -81,23 +86,6 @@ def _stands(row: Row, said: dict[Key, Said], chosen: frozenset[Key]) -> bool:
     """Whether it is of a mutant that there is, and says all that is asked."""
     asked = row.simulation_too is not None or row.key not in chosen
     return asked and said.get(row.key) == (row.mutation, row.signal)
-
-
-def _collect(
-    rows: dict[Key, Row], found: list[Task], jobs: int, limit: float, until: float, save: Callable[[], object]
-) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Processes are forked before there are threads here.
-    made = rows_of_tasks(found, jobs, partial(_rows, limit), until)
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("mutants", total=sum(len(task.numbers) for task in found))
-        saved = time.monotonic()
-        for row in made:
-            rows[row.key] = row
-            progress.advance(bar)
-            if time.monotonic() > saved + EVERY:
-                save()
-                saved = time.monotonic()
 
 
 def _rows(limit: float, task: Task) -> Iterator[Row]:
@@ -119,4 +107,4 @@ def _print(console: Console, rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(main())

@@ -126,15 +126,24 @@ def _mapping(operator: Operator, wiring: Wiring, name: str, choices: dict[str, C
     # Signals are changed here: what is sent without any would be right however they are.
     placed = operator.schedule({path: placement for path, (_, placement) in choices.items()}, ll=False)
     case = Case(placed, sizes(placed), RANKS, "f32")
-    shapes = dict(zip(wiring.arguments, placed.signature.inputs, strict=True))
-    layouts = {n: _layout(case, shape) for n, shape in shapes.items()}
     try:
-        sizes_of = {n: v for n, v in case.sizes if n in wiring.sizes}
-        plan = make_plan(wiring, Topology(RANKS, device=DEVICE), placed.schedules, sizes_of, layouts)
+        plan = planned(case, wiring)
         verify(plan)
     except TilelinkError:
         return None
     return Mapping(name, case, plan)
+
+
+def planned(case: Case, wiring: Wiring) -> Plan:
+    """Of a case's operator as it is scheduled, at the case's sizes.
+
+    Raises:
+        TilelinkError: they cannot be placed so.
+    """
+    shapes = dict(zip(wiring.arguments, case.operator.signature.inputs, strict=True))
+    layouts = {n: _layout(case, shape) for n, shape in shapes.items()}
+    bound = {n: v for n, v in case.sizes if n in wiring.sizes}
+    return make_plan(wiring, Topology(RANKS, device=DEVICE), case.operator.schedules, bound, layouts)
 
 
 def _layout(case: Case, shape: Shape) -> Layout:

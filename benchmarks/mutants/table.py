@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-import triton
 from rich.table import Table
 
-from tilelink.bench.running import commit
+from benchmarks.harness import about, save
 
 HOWS = ("refused", "accepted", "survived")
-SHORT = {"n": "number", "of": "signal"}
-"""Names in the file, which are there twelve thousand times."""
 Key = tuple[str, str, int]
 
 
@@ -59,49 +53,27 @@ def read(path: Path) -> list[Row]:
     """No rows where there is no file."""
     if not path.is_file():
         return []
-    return [_row(one) for one in json.loads(path.read_text())["rows"]]
-
-
-def _row(one: dict[str, Any]) -> Row:
-    fields = {long: one[short] for short, long in SHORT.items() if short in one}
-    return Row(**{"seen": "", **{name: value for name, value in one.items() if name not in SHORT}, **fields})
-
-
-def _line(row: Row) -> str:
-    short = {long: name for name, long in SHORT.items()}
-    fields = {short.get(name, name): value for name, value in asdict(row).items() if name != "seen" or value}
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return [Row(**one) for one in json.loads(path.read_text())["rows"]]
 
 
 def earlier(path: Path) -> list[dict[str, str]]:
     """What rows of a file that are kept were made with, the oldest first; nothing where there is no file."""
     if not path.is_file():
         return []
-    about = json.loads(path.read_text())["about"]
-    return [*about.get("earlier", []), {name: about[name] for name in versions()}]
-
-
-def versions() -> dict[str, str]:
-    """What rows are made with."""
-    return {"commit": commit(), "torch": torch.__version__, "triton": triton.__version__}
+    said = json.loads(path.read_text())["about"]
+    return [*said.get("earlier", []), {name: said[name] for name in about() if name in said}]
 
 
 def write(path: Path, rows: list[Row], missing: int = 0, kept: Sequence[dict[str, str]] = ()) -> None:
-    """A line for each row; the old file or the new one, whenever one looks. `kept`: what those of other operators were made
-    with."""
-    lines = ",\n".join(_line(row) for row in rows)
-    about = json.dumps({**sums(rows), "missing": missing, **({"earlier": kept} if kept else {})}, indent=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(f'{{"about": {about},\n"rows": [\n{lines}\n]}}\n')
-    os.replace(new, path)
+    """`kept`: what those of other operators were made with."""
+    said = {**sums(rows), "missing": missing, **({"earlier": kept} if kept else {})}
+    save(path, about(**said), {"rows": [asdict(row) for row in rows]})
 
 
 def sums(rows: list[Row]) -> dict[str, object]:
-    """What the rows were made with, and what they sum up to."""
+    """What the rows sum up to."""
     counts = Counter(r.caught_by for r in rows)
     return {
-        **versions(),
         "operators": len({r.operator for r in rows}),
         "placed operators": len({(r.operator, r.schedule) for r in rows}),
         "mutants": len(rows),

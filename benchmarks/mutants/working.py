@@ -15,6 +15,8 @@ from queue import Empty
 from typing import Any, TypeVar
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.mutants.mappings import Mapping
 from benchmarks.mutants.table import Key
@@ -50,7 +52,7 @@ def tasks(mapping: Mapping, numbers: Sequence[int], simulated: Container[Key]) -
 def rows_of_tasks(
     found: Sequence[Task], jobs: int, rows_of: Callable[[Task], Iterator[Made]], until: float
 ) -> Iterator[Made]:
-    """The rows of all tasks as they come; the processes begin at once.
+    """The rows of all tasks as they come, with a bar of how many; the processes begin at once.
 
     Args:
         jobs: processes.
@@ -70,16 +72,21 @@ def rows_of_tasks(
 
 
 def _gathered(processes: Sequence[BaseProcess], rows: Any, left: int, until: float) -> Iterator[Any]:
+    columns = (TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
-        while left and time.monotonic() < until:
-            failed = [p for p in processes if p.exitcode not in (None, 0)]
-            if failed:
-                raise RuntimeError(f"{len(failed)} of {len(processes)} processes failed")
-            try:
-                yield rows.get(timeout=1)
-                left -= 1
-            except Empty:
-                continue
+        # Its thread begins here, behind the forks.
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            bar = progress.add_task("", total=left)
+            while left and time.monotonic() < until:
+                failed = [p for p in processes if p.exitcode not in (None, 0)]
+                if failed:
+                    raise RuntimeError(f"{len(failed)} of {len(processes)} processes failed")
+                try:
+                    yield rows.get(timeout=1)
+                    left -= 1
+                    progress.advance(bar)
+                except Empty:
+                    continue
     finally:
         for process in processes:
             process.terminate()

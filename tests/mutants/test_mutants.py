@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import harness
 from benchmarks.mutants import mappings as m
 from benchmarks.mutants import table
 from benchmarks.mutants.edits import mutant, running
@@ -166,7 +167,7 @@ def test_the_table_that_is_committed() -> None:
 def test_rows_that_are_kept_say_what_they_were_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, made = tmp_path / "mutants-cpu.json", table.read(TABLE)[:3]
     for commit in ("a1", "b2", "c3"):
-        monkeypatch.setattr(table, "commit", lambda commit=commit: commit)
+        monkeypatch.setattr(harness, "commit", lambda commit=commit: commit)
         table.write(out, made, kept=table.earlier(out))
     about = json.loads(out.read_text())["about"]
     assert (about["commit"], [e["commit"] for e in about["earlier"]]) == ("c3", ["a1", "b2"])

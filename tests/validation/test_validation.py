@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tilelink
-from benchmarks.mutants.emitted import RESULTS, Placed, read
+from benchmarks.mutants.emitted import OUT, Placed, read
 from benchmarks.mutants.mappings import mappings, operators
 from tests.operators.placements import PLACEMENTS
 from tests.operators.raw import exchange, gather_with
@@ -216,6 +216,6 @@ UNSEEN = {
 def test_of_the_committed_changes_no_further_one_is_unseen() -> None:
     """The others are seen by events, by not running, or, where data decides what is touched, by the numbers; or they do the same,
     and why is said."""
-    rows = read(RESULTS)
+    rows = read(OUT)
     assert {r.operator for r in rows} == set(operators())
     assert Counter((r.operator, r.function) for r in rows if not r.by and not r.same) == UNSEEN

@@ -1,93 +1,78 @@
-"""`python -m benchmarks.mutants.programs`: every change of a write of every placed operator's programs, and who notices."""
+"""`python -m benchmarks.mutants.programs`: every change of a write of every placed operator's programs, and who notices.
+
+Changes, plans, proves; of what the proof takes, simulates each change in some placements, and if one of them is harmed in all.
+Ends with 1 if a mutant survives or the compiler fails, with 3 if rows or simulations miss.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.mutants.mappings import Mapping as Placement
-from benchmarks.mutants.mappings import mappings, operators
+from benchmarks.harness import RESULTS, parser
+from benchmarks.mutants.mappings import Mapping, mappings, operators
 from benchmarks.mutants.programs.changes import Change
 from benchmarks.mutants.programs.judging import Placed, Row
 from benchmarks.mutants.programs.table import WRONG, Key, appended, read, score, spread, to_simulate, write
 from benchmarks.mutants.working import Task, rows_of_tasks, tasks
 
 
-def main(
-    out: Annotated[Path, typer.Option(help="Where the table goes.")] = Path(
-        "benchmarks/results/mutants-programs-cpu.json"
-    ),
-    rows: Annotated[Path, typer.Option(help="Rows as they are made; what is there already is not made again.")] = Path(
-        "out/mutants/programs.jsonl"
-    ),
-    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
-    only: Annotated[str, typer.Option(help="One operator.")] = "",
-    most: Annotated[int, typer.Option(help="Changes of each placed operator, chosen by chance.")] = 1_000_000,
-    simulate: Annotated[int, typer.Option(help="Placements in which a change that the proof takes is simulated.")] = 2,
-    again: Annotated[bool, typer.Option(help="Make those again that are not refused.")] = False,
-    limit: Annotated[float, typer.Option(help="Seconds for which a run is simulated.")] = 60,
-    seconds: Annotated[float, typer.Option(help="Stop after so many; the rows made are kept.")] = float("inf"),
-) -> None:
-    """Change, plan, prove; of what the proof takes, simulate each change in some placements, and if one of them is harmed
-    in all. Ends with 1 if a mutant survives or the compiler fails, with 3 if rows or simulations miss."""
-    until = time.monotonic() + seconds
-    placed = [m for name, op in operators().items() if only in ("", name) for m in mappings(op)]
-    wanted: dict[Key, Placement] = {}
+def main() -> int:
+    made = parser(__doc__, RESULTS / "mutants-programs-cpu.json")
+    said_of_rows = "rows as they are made; what is there already is not made again"
+    made.add_argument("--rows", type=Path, default=Path("out/mutants/programs.jsonl"), help=said_of_rows)
+    made.add_argument("--jobs", type=int, default=2, help="processes")
+    made.add_argument("--only", default="", help="one operator")
+    made.add_argument("--most", type=int, default=1_000_000, help="changes of each placed operator, chosen by chance")
+    said_of_simulate = "placements in which a change that the proof takes is simulated"
+    made.add_argument("--simulate", type=int, default=2, help=said_of_simulate)
+    made.add_argument("--again", action="store_true", help="make those again that are not refused")
+    made.add_argument("--limit", type=float, default=60, help="seconds for which a run is simulated")
+    made.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many; the rows made are kept")
+    given = made.parse_args()
+
+    until = time.monotonic() + given.seconds
+    placed = [m for name, op in operators().items() if given.only in ("", name) for m in mappings(op)]
+    wanted: dict[Key, Mapping] = {}
     said: dict[Key, Change] = {}
     for m in placed:
         found = Placed(m).found
-        for n in _some(m, len(found), most):
+        for n in _some(m, len(found), given.most):
             wanted[m.key(n)], said[m.key(n)] = m, found[n][2]
-    stands = [r for r in read(rows).values() if r.key in said and r.is_of(said[r.key])]
-    known = {r.key: r for r in stands if r.verdict == "refused" or not again}
+    stands = [r for r in read(given.rows).values() if r.key in said and r.is_of(said[r.key])]
+    known = {r.key: r for r in stands if r.verdict == "refused" or not given.again}
 
     def make(keys: Sequence[Key], *, simulated: bool) -> None:
-        for row in _made(wanted, keys, jobs, partial(_rows, limit, simulated), until):
-            appended(rows, row)
+        numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for operator, schedule, number in keys:
+            numbers[operator, schedule].append(number)
+        found = [task for of, mine in numbers.items() for task in tasks(wanted[*of, mine[0]], mine, ())]
+        for row in rows_of_tasks(found, given.jobs, partial(_rows, given.limit, simulated), until):
+            appended(given.rows, row)
             known[row.key] = row
 
     make([key for key in wanted if key not in known], simulated=False)
-    while (keys := to_simulate(known.values(), simulate)) and time.monotonic() < until:
+    while (keys := to_simulate(known.values(), given.simulate)) and time.monotonic() < until:
         make(keys, simulated=True)
     ordered = spread([known[key] for key in wanted if key in known])
-    missing = len(wanted) - len(ordered) + len(to_simulate(known.values(), simulate))
-    write(out, ordered, missing)
+    missing = len(wanted) - len(ordered) + len(to_simulate(known.values(), given.simulate))
+    write(given.out, ordered, missing)
     _print(Console(), ordered)
     if any(r.verdict in WRONG for r in ordered):
-        raise typer.Exit(1)
-    if missing:
-        raise typer.Exit(3)
+        return 1
+    return 3 if missing else 0
 
 
-def _some(m: Placement, count: int, most: int) -> list[int]:
+def _some(m: Mapping, count: int, most: int) -> list[int]:
     """The same each time, and others in another placement."""
     return sorted(random.Random(repr(m.key(0))).sample(range(count), min(count, most)))
-
-
-def _made(
-    wanted: Mapping[Key, Placement],
-    keys: Sequence[Key],
-    jobs: int,
-    rows_of: Callable[[Task], Iterator[Row]],
-    until: float,
-) -> Iterator[Row]:
-    numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for operator, schedule, number in keys:
-        numbers[operator, schedule].append(number)
-    found = [task for of, mine in numbers.items() for task in tasks(wanted[*of, mine[0]], mine, ())]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    made = rows_of_tasks(found, jobs, rows_of, until)
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield from progress.track(made, total=len(keys), description="mutants")
 
 
 def _rows(limit: float, simulated: bool, task: Task) -> Iterator[Row]:
@@ -105,4 +90,4 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(main())

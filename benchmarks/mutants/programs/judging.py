@@ -13,7 +13,7 @@ from benchmarks.mutants.mappings import Mapping
 from benchmarks.mutants.programs.changes import Change, changes
 from benchmarks.mutants.programs.sites import Reading
 from benchmarks.mutants.programs.source import Source, source_of
-from benchmarks.mutants.simulating import Adversary, OutOfTime, Results, results_of
+from benchmarks.mutants.simulating import Adversary, OutOfTime, Results, differences, results_of
 from tests.mapping.plans import verify
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.trace import with_distances
@@ -127,10 +127,10 @@ class Placed:
     def _simulated(self, made: Running) -> tuple[str, str]:
         try:
             first = self._run(made, RUNS[0])
-            alike = _same(self.expected(RUNS[0]), first)
+            alike = not any(differences(self.expected(RUNS[0]), first))
             for adversary in (OTHERWISE, *RUNS[1:]):
                 # What a right plan leaves unwritten may be anything.
-                if not _same(first, self._run(made, adversary), where=self._written):
+                if any(differences(first, self._run(made, adversary), where=self._written)):
                     return "survived", "numbers: what nobody has written, or not yet, is taken"
         except OutOfTime:
             return "slow", f"{self.seconds:g} s were not enough"
@@ -207,13 +207,3 @@ def _assumed(verdict: Verdict, plan: Plan, step: Step, change: Change) -> str:
 def bare(body: tuple[Op, ...]) -> tuple[Op, ...]:
     nowhere = Loc("", 0, 0, None, "")
     return rewritten(body, lambda op: replace(op, loc=nowhere))
-
-
-def _same(expected: Results, got: Results, where: Results | None = None) -> bool:
-    """A NaN is a difference, unless it is expected. Sums may be taken in another order. `where`: only there."""
-    for rank, (one, other) in enumerate(zip(expected, got, strict=True)):
-        for k, (a, b) in enumerate(zip(one, other, strict=True)):
-            near = torch.isclose(a.float(), b.float(), rtol=1e-4, atol=1e-3, equal_nan=True)
-            if not bool((near if where is None else near | ~where[rank][k]).all()):
-                return False
-    return True

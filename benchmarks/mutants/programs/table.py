@@ -11,9 +11,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.harness import save
+from benchmarks.harness import about, save
 from benchmarks.mutants.programs.judging import VERDICTS, Row
-from benchmarks.mutants.table import versions
 
 WRONG = ("slow", "survived", "crashed")
 """Verdicts that nobody is to get."""
@@ -78,7 +77,7 @@ def write(path: Path, rows: Sequence[Row], missing: int) -> None:
         },
         "wrong": [asdict(r) for r in rows if r.verdict in WRONG],
     }
-    save(path, versions(), found)
+    save(path, about(), found)
 
 
 def sums(rows: Iterable[Row]) -> dict[str, object]:
