@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tilelink.bench.workloads import MLPS, MOES
 COMPILER = RESULTS / "compile-time-cpu.json"
 KERNELS = RESULTS / "kernel-resources-cpu.json"
 PAGE = ROOT / "docs" / "performance.md"
-CHECKED = ("placements", "operators", "layers", "install-check", "training")
+CHECKED = ("placements", "operators", "layers", "install-check")
 """Results of checks on GPUs, in the order of the page."""
 
 WORDS = (ROOT / "benchmarks" / "words.md").read_text()
@@ -26,10 +26,15 @@ WORDS = (ROOT / "benchmarks" / "words.md").read_text()
 HEAD, SAID, TRIED = re.split(r"^(?=## What (?:these numbers say|was tried)$)", WORDS, flags=re.MULTILINE)
 
 
-def load() -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
-    for path in (path for kind in CHECKED for path in sorted(RESULTS.glob(f"{kind}-*.json"))):
+def load(*kinds: str) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
+    """Of each file its name, what it says about itself (`tilelink bench` says that in each row), and its rows."""
+    for path in (path for kind in kinds for path in sorted(RESULTS.glob(f"{kind}-*.json"))):
         data = json.loads(path.read_text())
-        yield path.name, data["about"], data["rows"]
+        yield path.name, data.get("about", {}), data["rows"]
+
+
+def table(lines: Iterable[Iterable[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def case_table() -> str:
@@ -37,7 +42,7 @@ def case_table() -> str:
     lines = [["case", "tokens", "hidden", "intermediate", "experts", "of which a token takes"], ["---", *["---:"] * 5]]
     lines += [[c.name, *map(str, (c.tokens, c.hidden, c.intermediate)), "–", "–"] for c in MLPS]
     lines += [[c.name, *map(str, (c.tokens, c.hidden, c.intermediate, c.experts, c.top))] for c in MOES]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(lines)
 
 
 def described(about: dict[str, Any]) -> str:
@@ -50,9 +55,12 @@ def described(about: dict[str, Any]) -> str:
     )
 
 
-def bench_files(kind: str = "bench") -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for path in sorted(RESULTS.glob(f"{kind}-*.json")):
-        yield path.name, json.loads(path.read_text())["rows"]
+def measured(name: str, row: dict[str, Any]) -> str:
+    """What a file of `tilelink bench` was measured with, by one of its rows."""
+    return (
+        f"Backend `{row['backend']}`, torch {row['torch']}, Triton {row['triton']}, commit {row['commit']}, "
+        f"{row['rounds']} rounds (`benchmarks/results/{name}`)."
+    )
 
 
 MATMUL_HEAD = (
@@ -68,10 +76,9 @@ def bench_section(name: str, rows: list[dict[str, Any]]) -> str:
     picture(rows, PAGE.parent / f"{stem}.svg", f"{first['operator']} on {first['ranks']}×{first['gpu']}")
     out = [
         f"## {first['operator']} on {first['ranks']}×{first['gpu']}",
-        f"Backend `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
-        f"{first['rounds']} rounds (`benchmarks/results/{name}`).",
+        measured(name, first),
         f"![speed against the baseline]({stem}.svg)",
-        MATMUL_HEAD + "\n".join(map(bench_line, rows)) if first["ms_gemm_triton"] is not None else contenders(rows),
+        MATMUL_HEAD + table(map(cells, rows)) if first["ms_gemm_triton"] is not None else contenders(rows),
     ]
     missing = dict.fromkeys(f"{n} ({why})" for r in rows for n, why in r["missing"].items())
     if missing:
@@ -103,10 +110,9 @@ def sweep_section(name: str, rows: list[dict[str, Any]]) -> str:
     return "\n\n".join(
         [
             f"## {title}",
-            f"Backend `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
-            f"{first['rounds']} rounds (`benchmarks/results/{name}`).",
+            measured(name, first),
             f"![speed against the baseline by rows]({stem}.svg)",
-            "\n".join(f"| {' | '.join(line)} |" for line in lines),
+            table(lines),
         ]
     )
 
@@ -122,11 +128,12 @@ def contenders(rows: list[dict[str, Any]]) -> str:
         eager = [r["case"], ours, rival, two(r["speedup"])]
         graph = [four(r["ms_graph"]), four(r["ms_baseline_graph"]), two(r["speedup_graph"])]
         lines.append([*eager, *graph, *(four(r["contenders"].get(n, {}).get("ms")) for n in names)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(lines)
 
 
-def bench_line(r: dict[str, Any]) -> str:
-    cells = [
+def cells(r: dict[str, Any]) -> list[str]:
+    """Of a row of an operator around a matmul."""
+    return [
         r["case"],
         f"{three(r['ms_ours'])} ({three(r['ms_ours_low'])}–{three(r['ms_ours_high'])})",
         *(three(r[f]) for f in ("ms_gemm", "ms_gemm_triton", "ms_comm", "ms_unfused", "ms_async_tp")),
@@ -134,7 +141,6 @@ def bench_line(r: dict[str, Any]) -> str:
         two(r["ratio"]),
         "–" if r["host_us"] is None else f"{r['host_us']:.0f}",
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def four(value: float | None) -> str:
@@ -164,8 +170,8 @@ def training_section(name: str, about: dict[str, Any], row: dict[str, Any]) -> s
     graphs = "; in graphs: with its mode `reduce-overhead`" if options.get("graphs") else ""
     last = options["steps"] - 1
     shown = sorted({0, *(last * k // 4 for k in range(1, 5))})
-    table = [["", *(f"step {n}" for n in shown), "ms a step"], ["---"] * (len(shown) + 2)]
-    table += [[n, *(f"{c[k]:.4f}" for k in shown), f"{row['step_ms'][n]:.1f}"] for n, c in row["losses"].items()]
+    lines = [["", *(f"step {n}" for n in shown), "ms a step"], ["---"] * (len(shown) + 2)]
+    lines += [[n, *(f"{c[k]:.4f}" for k in shown), f"{row['step_ms'][n]:.1f}"] for n, c in row["losses"].items()]
     return "\n\n".join(
         [
             f"## Training on {about['gpus']}×{about['gpu']}",
@@ -174,7 +180,7 @@ def training_section(name: str, about: dict[str, Any], row: dict[str, Any]) -> s
             f"over all by AG+GEMM, GEMM+RS and all-reduce{graphs}. Greatest difference of the losses, relative: "
             f"{row['worst']:.1e}.",
             f"![losses by step]({stem}.svg)",
-            "\n".join(f"| {' | '.join(line)} |" for line in table),
+            table(lines),
         ]
     )
 
@@ -205,20 +211,20 @@ def kernels_part() -> Iterator[str]:
     )
     yield f"| operator | kernel | {' | '.join(numbers)} |\n|---|---|{'---|' * len(numbers)}"
     for r in rows:
-        cells = [f"{a} → {b}" if a != b else str(a) for a, b in (r[n] for n in numbers)]
-        yield f"| {r['operator']} | {r['kernel']} | {' | '.join(cells)} |"
+        changes = [f"{a} → {b}" if a != b else str(a) for a, b in (r[n] for n in numbers)]
+        yield table([[r["operator"], r["kernel"], *changes]])
 
 
 def page() -> str:
-    out = [HEAD, case_table(), SAID, *(bench_section(name, rows) for name, rows in bench_files())]
-    out += [sweep_section(name, rows) for name, rows in bench_files("sweep")]
-    out.extend(training_section(name, about, r) for name, about, rows in load() for r in rows if "losses" in r)
+    out = [HEAD, case_table(), SAID, *(bench_section(name, rows) for name, _, rows in load("bench"))]
+    out += [sweep_section(name, rows) for name, _, rows in load("sweep")]
+    out += [training_section(name, about, row) for name, about, rows in load("training") for row in rows]
     out.append(TRIED)
     out.append(
         "## Numerics on GPUs\n\nEvery operator and placement against torch in fp32; results poisoned before each run."
     )
-    checked = [(n, a, r) for n, a, r in load() if any("error" in x for x in r)]
-    out.append("\n".join(f"- {described(a)} (`{n}`): {correctness_line(r)}" for n, a, r in checked))
+    checked = load(*CHECKED)
+    out.append("\n".join(f"- {described(about)} (`{n}`): {correctness_line(rows)}" for n, about, rows in checked))
     out += ["\n".join(compiler_part()), "\n".join(kernels_part())]
     return "\n\n".join(part.strip("\n") for part in out) + "\n"
 
