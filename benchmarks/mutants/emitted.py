@@ -258,31 +258,25 @@ class Placed:
         text = self.original.source.text
         self.changes = [c for c in Changes(text).all() if c[1] != text]
 
-    def some(self, each: int, seed: int = 0) -> list[int]:
+    def some(self, each: int) -> list[int]:
         """So many of each kind, by number."""
-        order = random.Random(seed).sample(range(len(self.changes)), len(self.changes))
-        taken: Counter[str] = Counter()
-        for n in order:
-            taken[self.changes[n][0].kind] += 1
         kept: Counter[str] = Counter()
         out: list[int] = []
-        for n in order:
+        for n in random.Random(0).sample(range(len(self.changes)), len(self.changes)):
             kind = self.changes[n][0].kind
             kept[kind] += 1
             if kept[kind] <= each:
                 out.append(n)
         return out
 
-    def of(self, number: int) -> list[int]:
+    def of(self, change: Change) -> list[int]:
         """The changes of its kind in its function, in the order of the text."""
-        asked = self.changes[number][0]
-        return [n for n, (c, _) in enumerate(self.changes) if (c.kind, c.function) == (asked.kind, asked.function)]
+        return [n for n, (c, _) in enumerate(self.changes) if (c.kind, c.function) == (change.kind, change.function)]
 
     def like(self, other: Placed, number: int) -> int | None:
         """Which change of this text is `other`'s: sizes are printed, so lines may differ. None: the function is another."""
-        there = other.of(number)
-        kind = other.changes[number][0]
-        here = [n for n, (c, _) in enumerate(self.changes) if (c.kind, c.function) == (kind.kind, kind.function)]
+        asked = other.changes[number][0]
+        here, there = self.of(asked), other.of(asked)
         return here[there.index(number)] if len(here) == len(there) else None
 
     def run(self, number: int | None = None, calls: int = CALLS) -> tuple[Validation, Run]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import count, product
 from math import prod
@@ -51,10 +51,6 @@ class Mapping:
     def key(self, number: int) -> tuple[str, str, int]:
         """Of a mutant: the operator, how it is placed, the mutant's number there."""
         return self.operator.name, self.name, number
-
-    def case_of_call(self, call: int) -> Case:
-        """The same with inputs of its own."""
-        return replace(self.case, seed=call)
 
 
 Choice = tuple[str, Placement]

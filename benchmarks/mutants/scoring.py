@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
 from functools import cached_property
 
 from benchmarks.mutants.edits import Running, Unsayable, mutant, running
@@ -94,17 +93,6 @@ class Placed:
             simulation_too=seen is not None if asked else None,
             seen=seen.how if seen is not None else "",
         )
-
-
-def rows_of(mapping: Mapping, simulated: Container[int] | None = None) -> Iterator[Row]:
-    """Every mutant of one placed operator.
-
-    Args:
-        simulated: the numbers of those that are simulated even if the static checks refuse them; None: all.
-    """
-    placed = Placed(mapping)
-    for number, _ in enumerate(placed.mutations):
-        yield placed.row(number, simulate=simulated is None or number in simulated)
 
 
 def refused(mutation: Mutation) -> str | None:

@@ -111,8 +111,7 @@ def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: floa
 
 
 def _arguments(mapping: Mapping, call: int, rank: int, idle: int | None) -> list[torch.Tensor]:
-    case = mapping.case_of_call(call)
-    found = case.arguments(rank)
+    found = replace(mapping.case, seed=call).arguments(rank)  # each call has inputs of its own
     for tensor, shape in zip(found, mapping.operator.signature.inputs, strict=True):
         chosen = shape.contract is not None and shape.contract.kind == "below"
         if rank == idle and chosen and any(a.split == RANK_AXIS for a in shape.axes):

@@ -16,7 +16,7 @@ from benchmarks.mutants import mappings as m
 from benchmarks.mutants import table
 from benchmarks.mutants.edits import mutant, running
 from benchmarks.mutants.mutations import mutations
-from benchmarks.mutants.scoring import RIGHT, Placed, rows_of, unsound
+from benchmarks.mutants.scoring import RIGHT, Placed, unsound
 from benchmarks.mutants.simulating import noticed
 from benchmarks.mutants.table import read, share
 from tests.mapping.oracle import reasons
@@ -116,7 +116,8 @@ def test_an_unchanged_plan_is_not_refused_and_nothing_is_seen() -> None:
 
 
 def test_the_simulation_sees_them_by_itself() -> None:
-    rows = list(rows_of(mapping("ag_gemm", "gather: copy engine push")))
+    placed = Placed(mapping("ag_gemm", "gather: copy engine push"))
+    rows = [placed.row(number) for number, _ in enumerate(placed.mutations)]
     harmful = [r for r in rows if r.caught_by != "accepted"]
     assert {r.caught_by for r in rows} <= {"refused", "accepted"}
     missed = [(r.mutation, r.signal) for r in harmful if r.missed]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.mutants.programs.sites import (
@@ -177,16 +177,20 @@ def _of_dim(param: str, dim: Dim, at: int, dims: int) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------------------- loops and tests of writes
-def _params(node: ast.AST) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(target(call) for call in writes_in(node)))
+def _changing(reading: Reading, statement: ast.stmt, what: str) -> Callable[..., Change]:
+    """Makes changes of a loop or a test: of all of it, or of one node."""
+    params = tuple(dict.fromkeys(target(call) for call in writes_in(statement)))
+
+    def change(
+        kind: str, how: str, by: ast.AST | list[ast.stmt], old: ast.AST = statement, *, data: bool = False
+    ) -> Change:
+        return Change(kind, how, what, params, swapped(reading.node, old, by), data)
+
+    return change
 
 
 def _of_loop(reading: Reading, loop: ast.For) -> Iterator[Change]:
-    def change(kind: str, how: str, by: ast.AST | list[ast.stmt], old: ast.AST = loop, *, data: bool = False) -> Change:
-        node = swapped(reading.node, old, by)
-        return Change(kind, how, f"for {ast.unparse(loop.target)} in {said}", _params(loop), node, data)
-
-    said = ast.unparse(loop.iter)
+    change = _changing(reading, loop, f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}")
     yield change("drop", "dropped", [])
     for test in ("tl.rank() == 0", *NEVER):
         yield change("guard", f"if {test}", [_block(f"if {test}", [loop])])
@@ -218,12 +222,7 @@ def _shorter(reading: Reading, walk: ast.Call) -> Iterator[ast.Call]:
 
 
 def _of_test(reading: Reading, branch: ast.If) -> Iterator[Change]:
-    def change(
-        kind: str, how: str, by: ast.AST | list[ast.stmt], old: ast.AST = branch, *, data: bool = False
-    ) -> Change:
-        node = swapped(reading.node, old, by)
-        return Change(kind, how, f"if {ast.unparse(branch.test)}", _params(branch), node, data)
-
+    change = _changing(reading, branch, f"if {ast.unparse(branch.test)}")
     data = reading.is_data(branch.test)
     yield change("drop", "dropped", [])
     yield change("drop", "the test", [*branch.body, *branch.orelse], data=data)
