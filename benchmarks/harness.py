@@ -120,6 +120,13 @@ def sharing(shared: bool) -> Iterator[None]:
         yield
 
 
+def greatest(value: float, device: torch.device | str, group: dist.ProcessGroup | None = None) -> float:
+    """The largest of the ranks' values, by tensors on a device that the group takes."""
+    t = torch.tensor([value], device=device, dtype=torch.float64)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX, group=group)
+    return float(t)
+
+
 class Machine:
     """The group's processes: random inputs that every rank can reproduce, and agreement on times."""
 
@@ -132,10 +139,7 @@ class Machine:
         return torch.randn(shape, generator=generator, device=self.device).to(torch.bfloat16)
 
     def worst(self, value: float) -> float:
-        """The largest of the ranks' values."""
-        t = torch.tensor([value], device=self.device, dtype=torch.float64)
-        dist.all_reduce(t, op=dist.ReduceOp.MAX)
-        return float(t)
+        return greatest(value, self.device)
 
     def part(self, m: int, rank: int) -> tuple[int, int]:
         """Rows of a rank: the even split by ceil."""

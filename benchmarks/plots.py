@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-Row = dict[str, Any]
+from benchmarks.harness import Row
+
 CONTENDERS = {
     "ms_ours": ("tilelink", "#2b6ca3"),
     "ms_async_tp": ("async-TP", "#e8833a"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from multiprocessing import Pool
 
 from benchmarks.harness import RESULTS, about, parser, processor, save
@@ -20,62 +19,48 @@ from tests.mapping.oracle import Agreement, agreement
 OUT = RESULTS / "verify-oracle-cpu.json"
 
 
-@dataclass
-class Tally:
-    """`kinds`: (what was spoilt, verdict) -> plans."""
-
-    kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
-    differ: list[str] = field(default_factory=list)
-
-    def add(self, found: Agreement, seed: int) -> None:
-        self.kinds[found.spoilt, found.proof] += 1
-        if found.differs:
-            self.differ.append(f"{found}: agreement(random.Random({seed}))")
-            print(self.differ[-1], flush=True)
-
-
 def main() -> int:
     made = parser(__doc__, OUT)
     made.add_argument("--plans", type=int, default=5000)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--jobs", type=int, default=2)
     given = made.parse_args()
-    tally, tried, started, said = Tally(), 0, time.perf_counter(), about(cpu=processor())
-    first = given.seed * 1_000_000
+    said, started, tried, first = about(cpu=processor()), time.perf_counter(), 0, given.seed * 1_000_000
+    kinds: Counter[tuple[str, str]] = Counter()  # by what was spoilt, and the verdict
+    differ: list[str] = []
     with Pool(given.jobs) as pool:
         for found in pool.imap(_agreement, range(first, first + 10 * given.plans), chunksize=4):
             tried += 1
             if found is not None:
-                tally.add(found, first + tried - 1)
-            if sum(tally.kinds.values()) >= given.plans:
+                kinds[found.spoilt, found.proof] += 1
+                if found.differs:
+                    differ.append(f"{found}: agreement(random.Random({first + tried - 1}))")
+                    print(differ[-1], flush=True)
+            if kinds.total() >= given.plans:
                 pool.terminate()
                 break
-    save(given.out, said, _report(tally, tried, given.seed, time.perf_counter() - started))
-    print(f"{sum(tally.kinds.values())} plans, {len(tally.differ)} verdicts differ: {given.out}")
-    return 1 if tally.differ else 0
+    proved = sum(n for (_, verdict), n in kinds.items() if verdict == "proved")
+    report = {
+        "plans": kinds.total(),
+        "same_verdict": kinds.total() - len(differ),
+        "differ": differ,
+        "proved": proved,
+        "refused": kinds.total() - proved,
+        "not_planned": tried - kinds.total(),
+        "seed": given.seed,
+        "seconds": round(time.perf_counter() - started),
+        "by_spoilt": {
+            spoilt: {v: n for (s, v), n in sorted(kinds.items()) if s == spoilt}
+            for spoilt in sorted({s for s, _ in kinds})
+        },
+    }
+    save(given.out, said, report)
+    print(f"{kinds.total()} plans, {len(differ)} verdicts differ: {given.out}")
+    return 1 if differ else 0
 
 
 def _agreement(seed: int) -> Agreement | None:
     return agreement(random.Random(seed))
-
-
-def _report(tally: Tally, tried: int, seed: int, seconds: float) -> dict[str, object]:
-    total = sum(tally.kinds.values())
-    proved = sum(n for (_, verdict), n in tally.kinds.items() if verdict == "proved")
-    return {
-        "plans": total,
-        "same_verdict": total - len(tally.differ),
-        "differ": tally.differ,
-        "proved": proved,
-        "refused": total - proved,
-        "not_planned": tried - total,
-        "seed": seed,
-        "seconds": round(seconds),
-        "by_spoilt": {
-            spoilt: {v: n for (s, v), n in sorted(tally.kinds.items()) if s == spoilt}
-            for spoilt in sorted({s for s, _ in tally.kinds})
-        },
-    }
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 import tilelink
-from benchmarks.harness import Call, Row, device_us, parser, write
+from benchmarks.harness import Call, Row, device_us, greatest, parser, write
 from tilelink.tuning.comparison import relative_error
 
 CONTENDERS = ("plain", "async", "installed", "overlap")
@@ -183,9 +183,7 @@ class Ranks:
         self.group = self.mesh.get_group().group_name
 
     def worst(self, value: float) -> float:
-        t = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(t, op=dist.ReduceOp.MAX, group=self.agreeing)
-        return float(t)
+        return greatest(value, "cpu", self.agreeing)
 
     def say(self, text: str) -> None:
         if self.rank == 0:

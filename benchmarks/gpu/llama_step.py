@@ -42,7 +42,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tilelink
 from benchmarks.gpu.install import NO_MULTICAST, PROBLEMS
 from benchmarks.gpu.training import Options, data, finished
-from benchmarks.harness import Row, parser, write
+from benchmarks.harness import Row, greatest, parser, write
 from tilelink.nn import parallelize
 
 CONTENDERS = ("torch", "tilelink", "torch, compiled", "tilelink, compiled", "overlap, compiled")
@@ -84,12 +84,6 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     for p in model.parameters():
         groups.setdefault(p.device_mesh if isinstance(p, DTensor) else None, []).append(p)
     return torch.optim.AdamW([{"params": ps} for ps in groups.values()], lr=1e-4)
-
-
-def greatest(value: float, device: str) -> float:
-    t = torch.tensor(value, device=device, dtype=torch.float64)
-    dist.all_reduce(t, op=dist.ReduceOp.MAX)
-    return t.item()
 
 
 def trained(contender: str, config: LlamaConfig, mesh: DeviceMesh, drawn: Options) -> Row:
