@@ -103,19 +103,20 @@ def _outer_turned(d: Draw, ragged: bool) -> Call:
     return Call((y, x))
 
 
+def _queries_keys_values(d: Draw, s: int, heads: int, groups: int, size: int) -> Call:
+    return Call((d.own(s, heads, size), d.own(s, groups, size, salt=1), d.own(s, groups, size, salt=2)))
+
+
 def _attention(d: Draw, ragged: bool) -> Call:
-    s, h, g, size = (331, 3, 3, 96) if ragged else (1024, 8, 2, 128)
-    return Call((d.own(s, h, size), d.own(s, g, size, salt=1), d.own(s, g, size, salt=2)))
+    return _queries_keys_values(d, *((331, 3, 3, 96) if ragged else (1024, 8, 2, 128)))
 
 
 def _attention_around(d: Draw, ragged: bool) -> Call:
-    s, h, g, size = (331, 2, 1, 192) if ragged else (1024, 4, 4, 256)
-    return Call((d.own(s, h, size), d.own(s, g, size, salt=1), d.own(s, g, size, salt=2)))
+    return _queries_keys_values(d, *((331, 2, 1, 192) if ragged else (1024, 4, 4, 256)))
 
 
 def _attention_to_and_fro(d: Draw, ragged: bool) -> Call:
-    s, h, g, size = (128 * 3, 3, 1, 64) if ragged else (1024, 8, 2, 128)
-    return Call((d.own(s, h, size), d.own(s, g, size, salt=1), d.own(s, g, size, salt=2)))
+    return _queries_keys_values(d, *((128 * 3, 3, 1, 64) if ragged else (1024, 8, 2, 128)))
 
 
 def _packed(d: Draw, ragged: bool) -> Call:

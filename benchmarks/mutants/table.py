@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rich.table import Table
 
@@ -14,6 +15,7 @@ from benchmarks.harness import about, save
 
 HOWS = ("refused", "accepted", "survived")
 Key = tuple[str, str, int]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +91,24 @@ def share(rows: Iterable[Row]) -> float:
     return sum(asked) / len(asked) if asked else 1.0
 
 
-def score(rows: list[Row], column: str) -> Table:
+def score(rows: Sequence[Row], column: str) -> Table:
     """By `mutation` or by `operator`."""
-    table = Table(column, "mutants", *HOWS, "simulation sees", title="mutants")
+    return by_column("mutants", rows, column, ("mutants", *HOWS, "simulation sees"), _numbers)
+
+
+def by_column(
+    title: str, rows: Sequence[R], column: str, heads: Sequence[str], numbers: Callable[[Sequence[R]], Iterable[str]]
+) -> Table:
+    """A line for the rows of each value that they have in a column, and one for all: what `numbers` makes of them."""
+    table = Table(column, *heads, title=title)
     for name in dict.fromkeys(getattr(r, column) for r in rows):
-        table.add_row(name, *_numbers([r for r in rows if getattr(r, column) == name]))
+        table.add_row(name, *numbers([r for r in rows if getattr(r, column) == name]))
     table.add_section()
-    table.add_row("all", *_numbers(rows))
+    table.add_row("all", *numbers(rows))
     return table
 
 
-def _numbers(rows: list[Row]) -> Iterable[str]:
+def _numbers(rows: Sequence[Row]) -> Iterable[str]:
     counts = Counter(r.caught_by for r in rows)
     seen = f"{100 * share(rows):.0f} %" if any(r.harmful for r in rows) else ""
     return str(len(rows)), *(str(counts[how] or "") for how in HOWS), seen

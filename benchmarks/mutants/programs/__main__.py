@@ -20,7 +20,8 @@ from benchmarks.harness import RESULTS, parser
 from benchmarks.mutants.mappings import Mapping, mappings, operators
 from benchmarks.mutants.programs.changes import Change
 from benchmarks.mutants.programs.judging import Placed, Row
-from benchmarks.mutants.programs.table import WRONG, Key, appended, read, score, spread, to_simulate, write
+from benchmarks.mutants.programs.table import WRONG, appended, read, score, spread, to_simulate, write
+from benchmarks.mutants.table import Key
 from benchmarks.mutants.working import Task, rows_of_tasks, tasks
 
 

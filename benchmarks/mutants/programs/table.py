@@ -13,10 +13,10 @@ from rich.table import Table
 
 from benchmarks.harness import about, save
 from benchmarks.mutants.programs.judging import VERDICTS, Row
+from benchmarks.mutants.table import Key, by_column
 
 WRONG = ("slow", "survived", "crashed")
 """Verdicts that nobody is to get."""
-Key = tuple[str, str, int]
 
 
 def read(path: Path) -> dict[Key, Row]:
@@ -94,12 +94,7 @@ def sums(rows: Iterable[Row]) -> dict[str, object]:
 
 def score(rows: Sequence[Row], column: str) -> Table:
     """By `kind` or by `operator`."""
-    table = Table(column, "made", *VERDICTS, title="mutants of programs")
-    for name in dict.fromkeys(getattr(r, column) for r in rows):
-        table.add_row(name, *_numbers([r for r in rows if getattr(r, column) == name]))
-    table.add_section()
-    table.add_row("all", *_numbers(rows))
-    return table
+    return by_column("mutants of programs", rows, column, ("made", *VERDICTS), _numbers)
 
 
 def _numbers(rows: Sequence[Row]) -> Iterable[str]:
