@@ -194,6 +194,11 @@ def judged(what: str, check: Callable[[Sheet], None], out: Path | None) -> int:
     return 1 if bad else 0
 
 
+def apart(losses: Sequence[float], wanted: Sequence[float]) -> float | None:
+    """The largest relative difference of two curves, step by step; None if one of them has no step."""
+    return max((abs(a - b) / b for a, b in zip(losses, wanted, strict=False)), default=None)
+
+
 def table(rows: Sequence[tuple[str, bool, float, str]]) -> None:
     """Print checks: the name of each, whether all is well, seconds, and more."""
     width = max(len(name) for name, *_ in rows)

@@ -42,7 +42,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import tilelink
 from benchmarks.gpu.install import NO_MULTICAST, PROBLEMS
 from benchmarks.gpu.training import Options, data, finished
-from benchmarks.harness import Row, greatest, parser, write
+from benchmarks.harness import Row, apart, greatest, parser, write
 from tilelink.nn import parallelize
 
 CONTENDERS = ("torch", "tilelink", "torch, compiled", "tilelink, compiled", "overlap, compiled")
@@ -169,8 +169,7 @@ def run(given: argparse.Namespace) -> bool:
                 print(f"{positions:6} {contender:20} {said}", flush=True)
     for row in rows:
         torchs = next(r for r in rows if r["positions"] == row["positions"])
-        pairs = zip(row.get("losses", []), torchs.get("losses", []), strict=True) if "losses" in row else ()
-        row["off"] = max((abs(a - b) / b for a, b in pairs), default=None)
+        row["off"] = apart(row.get("losses", []), torchs.get("losses", []))
         row["ok"] = row["off"] is not None and row["off"] <= TOLERANCE
     ok = all(row["ok"] for row in rows)
     if dist.get_rank() == 0:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from benchmarks.harness import ROOT, Row, parser, write
+from benchmarks.harness import ROOT, Row, apart, parser, write
 
 CONTENDERS = ("plain", "async", "installed", "overlap")
 TOLERANCE = 2e-2
@@ -112,8 +112,7 @@ def main() -> bool:
             for contender in given.contenders:
                 row = job(contender, folder, given.gpus, positions, given.layers, given.steps)
                 plain = plain or row
-                pairs = list(zip(row.get("losses", []), plain.get("losses", []), strict=False))
-                row["off"] = max((abs(a - b) / b for a, b in pairs), default=None)
+                row["off"] = apart(row.get("losses", []), plain.get("losses", []))
                 row["ok"] = row["off"] is not None and row["off"] <= TOLERANCE
                 rows.append(row)
                 said = (
