@@ -44,6 +44,13 @@ def parser(description: str | None, out: Path | None = None) -> argparse.Argumen
     return made
 
 
+def at_least_one(text: str) -> int:
+    """The type of an argument that counts, such as processes."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
+
+
 def about(**more: Any) -> dict[str, Any]:
     """What a result says of where it comes from: `more`, such as the GPU, versions, and the commit."""
     versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}

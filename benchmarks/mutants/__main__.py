@@ -14,7 +14,7 @@ from functools import partial
 
 from rich.console import Console
 
-from benchmarks.harness import RESULTS, parser
+from benchmarks.harness import RESULTS, at_least_one, parser
 from benchmarks.mutants.mappings import mappings, operators
 from benchmarks.mutants.mutations import mutations
 from benchmarks.mutants.scoring import Placed
@@ -29,7 +29,7 @@ Said = tuple[str, str]
 
 def main() -> int:
     made = parser(__doc__, RESULTS / "mutants-cpu.json")
-    made.add_argument("--jobs", type=int, default=2, help="processes")
+    made.add_argument("--jobs", type=at_least_one, default=2, help="processes")
     made.add_argument("--only", default="", help="one operator; the rows of others stay as they are in OUT")
     made.add_argument("--resume", action="store_true", help="keep the rows of OUT, and make those that miss")
     made.add_argument("--again", action="store_true", help="make those again that the simulation missed")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.harness import RESULTS, parser
+from benchmarks.harness import RESULTS, at_least_one, parser
 from benchmarks.mutants.mappings import Mapping, mappings, operators
 from benchmarks.mutants.programs.changes import Change
 from benchmarks.mutants.programs.judging import Placed, Row
@@ -29,7 +29,7 @@ def main() -> int:
     made = parser(__doc__, RESULTS / "mutants-programs-cpu.json")
     said_of_rows = "rows as they are made; what is there already is not made again"
     made.add_argument("--rows", type=Path, default=Path("out/mutants/programs.jsonl"), help=said_of_rows)
-    made.add_argument("--jobs", type=int, default=2, help="processes")
+    made.add_argument("--jobs", type=at_least_one, default=2, help="processes")
     made.add_argument("--only", default="", help="one operator")
     made.add_argument("--most", type=int, default=1_000_000, help="changes of each placed operator, chosen by chance")
     said_of_simulate = "placements in which a change that the proof takes is simulated"
