@@ -61,6 +61,7 @@ gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their c
 bench-compiler: $(VENV)/.dev ## what planning, verifying, emitting and simulating cost; no GPU needed
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.compiler.compile_time
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.compiler.verify_time
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.compiler.start_time
 
 test-triton-3.6: $(VENV36)/.dev ## what depends on Triton, with 3.6.0: the simulated backend, each operator, each kernel
 	$(call PYTEST,$(VENV36)) -m each_triton tests/simulated tests/operators tests/compiled tests/nn/test_styles.py

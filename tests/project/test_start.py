@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.harness import ROOT
+from benchmarks.compiler.start_time import ROOT
 
 HEAVY = ("torch", "triton", "sympy", "matplotlib", "tilelink.bench")
 """Packages that take long to import."""
