@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -155,15 +156,11 @@ def links(clock: Clock, ranks: int, rank: int) -> dict[str, Figure]:
     return found
 
 
-def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def line(points: Points) -> tuple[float, float]:
     """The fixed part of what grows evenly, and by how much it grows, by least squares of relative errors."""
-    weights = [1 / y**2 for _, y in points]
-    total = sum(weights)
-    x0 = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
-    y0 = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
-    both = sum(w * (x - x0) * (y - y0) for w, (x, y) in zip(weights, points, strict=True))
-    each = both / sum(w * (x - x0) ** 2 for w, (x, _) in zip(weights, points, strict=True))
-    return y0 - each * x0, each
+    x, y = np.array(points).T
+    each, fixed = np.polyfit(x, y, 1, w=1 / y)
+    return float(fixed), float(each)
 
 
 def _random(rows: int, columns: int) -> torch.Tensor:

@@ -112,50 +112,44 @@ class Row:
 def row_of(operator: str, case: str, sizes: Mapping[str, int], setting: Setting, found: Found) -> Row:
     """A row of what one contest has found."""
     times, roles = found.times, found.roles
-    ours, gemm = times.get(OURS), _gemm(found)
+    ours, gemm, mine = times.get(OURS), _gemm(found), _contender(found, OURS)
     comm = times.get(roles.comm) or times.get(OWN_COMM)
-    low, high = _quartiles(ours.ms) if ours else (None, None)
-    paired = _paired(found, OURS)
+    paired = [*_hidden(found, OURS, lambda t: t.ms)]
+    low, high = _quartiles(paired) if paired else (None, None)
     bound = max((t.median for t in (gemm, comm) if t), default=0.0)
     name, rival, rival_graph = *_fastest(times, roles.baseline), _fastest(found.graphed, roles.baseline)[1]
-    graph = found.graphed.get(OURS)
     return Row(
         operator=operator,
         case=case,
         sizes=dict(sizes),
-        ranks=setting.ranks,
-        backend=setting.backend,
-        ms_ours=_median(ours),
-        ms_ours_low=low,
-        ms_ours_high=high,
+        ms_ours=mine["ms"],
+        ms_ours_low=mine["ms_low"],
+        ms_ours_high=mine["ms_high"],
         baseline=name,
         ms_baseline=rival,
         speedup=_times(rival, ours),
-        ms_graph=_median(graph),
+        ms_graph=mine["ms_graph"],
         ms_baseline_graph=rival_graph,
-        speedup_graph=_times(rival_graph, graph),
+        speedup_graph=_times(rival_graph, found.graphed.get(OURS)),
         graph_calls=found.calls,
         ms_gemm=_median(gemm),
         ms_gemm_triton=_median(times.get(TRITON)),
         ms_comm=_median(comm),
         ms_unfused=_median(times.get(roles.unfused)),
         ms_async_tp=_median(times.get(ASYNC_TP)),
-        efficiency=efficiency(found, OURS),
-        efficiency_low=_quartiles(paired)[0] if paired else None,
-        efficiency_high=_quartiles(paired)[1] if paired else None,
+        efficiency=mine["efficiency"],
+        efficiency_low=low,
+        efficiency_high=high,
         ratio=ours.median / bound if ours and bound else None,
-        host_us=ours.host if ours else None,
+        host_us=mine["host_us"],
         rounds=len(ours.ms) if ours else 0,
         error=_worst(found.errors.values()),
         error_graph=found.error_graph,
-        schedule=found.schedules.get(OURS, ""),
+        schedule=mine["schedule"],
         contenders={n: _contender(found, n) for n in {**times, **found.errors}},
         others={n: _contender(found, n) for n in times if n not in (*NAMED, roles.gemm, roles.comm, roles.unfused)},
         missing=dict(found.missing),
-        gpu=setting.gpu,
-        torch=setting.torch,
-        triton=setting.triton,
-        commit=setting.commit,
+        **asdict(setting),
     )
 
 
@@ -191,7 +185,7 @@ def _contender(found: Found, name: str) -> dict[str, Any]:
         "ms_low": low,
         "ms_high": high,
         "ms_graph": _median(graphed),
-        "efficiency": efficiency(found, name),
+        "efficiency": next(_hidden(found, name, lambda t: (t.median,)), None),
         "host_us": called.host if called else None,
         "late": called.late if called else 0,
         "error": found.errors.get(name),
@@ -199,17 +193,8 @@ def _contender(found: Found, name: str) -> dict[str, Any]:
     }
 
 
-def efficiency(found: Found, name: str) -> float | None:
-    """The part of the communication that contender `name` hides, of the medians."""
-    return next(_hidden(found, name, lambda t: (t.median,)), None)
-
-
-def _paired(found: Found, name: str) -> list[float]:
-    """The same round by round."""
-    return [*_hidden(found, name, lambda t: t.ms)]
-
-
 def _hidden(found: Found, name: str, ms: Callable[[Times], Sequence[float]]) -> Iterator[float]:
+    """The part of the communication that a contender hides, of each of some times."""
     gemm, unfused, ours = _gemm(found), found.times.get(found.roles.unfused), found.times.get(name)
     if gemm is not None and unfused is not None and ours is not None:
         rounds = zip(ms(unfused), ms(ours), ms(gemm), strict=True)

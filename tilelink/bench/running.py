@@ -37,7 +37,6 @@ class Options:
 
 
 def bench(
-    name: str,
     subject: Subject,
     cases: list[BenchCase],
     variants: Mapping[str, Operator],
@@ -53,37 +52,23 @@ def bench(
         variants: further schedules of the operator by name, `OURS` the one that is compared.
         say: called with each row as it is there, on rank 0.
     """
-    if session is not None:
-        group = dist.group.WORLD
-        assert group is not None
-        return _rank(name, subject, cases, variants, options, group.group_name, say)
-    return simulated(lambda: _rank(name, subject, cases, variants, options, None, say), ranks)[0]
+    group = None if session is None else dist.group.WORLD
+
+    def on_rank() -> list[Row]:
+        place = Place(require().backend, None if group is None else group.group_name)
+        begun, rows = time.monotonic(), list[Row]()
+        for case in cases:
+            if rows and max(place.backend.agree(time.monotonic() - begun)) > options.budget:
+                break
+            rows.append(_one(place, subject, case, variants, options))
+            if place.backend.rank == 0:
+                say(rows[-1])
+        return rows
+
+    return simulated(on_rank, ranks)[0] if session is None else on_rank()
 
 
-def _rank(
-    name: str,
-    subject: Subject,
-    cases: list[BenchCase],
-    variants: Mapping[str, Operator],
-    options: Options,
-    group: str | None,
-    say: Callable[[Row], None],
-) -> list[Row]:
-    place = Place(require().backend, group)
-    begun, rows = time.monotonic(), list[Row]()
-    for case in cases:
-        if rows and max(place.backend.agree(time.monotonic() - begun)) > options.budget:
-            break
-        row = _one(place, name, subject, case, variants, options)
-        rows.append(row)
-        if place.backend.rank == 0:
-            say(row)
-    return rows
-
-
-def _one(
-    place: Place, name: str, subject: Subject, case: BenchCase, variants: Mapping[str, Operator], options: Options
-) -> Row:
+def _one(place: Place, subject: Subject, case: BenchCase, variants: Mapping[str, Operator], options: Options) -> Row:
     torch.manual_seed(1 + place.backend.rank)
     # An operator made of several has no schedule of its own.
     ours = {OURS: subject.operator or ag_gemm} | dict(variants)
@@ -101,7 +86,7 @@ def _one(
     del contest, runs  # with what they hold of the GPU's memory
     if not place.simulated:
         torch.cuda.empty_cache()
-    return row_of(name, case.name, case.sizes, setting_of(place), found)
+    return row_of(subject.name, case.name, case.sizes, setting_of(place), found)
 
 
 def _untimed(place: Place, contender: Contender) -> bool:
@@ -127,7 +112,7 @@ def setting_of(place: Place) -> Setting:
     return Setting(backend.ranks, gpu, torch.__version__, triton.__version__, commit(), backend.topology.backend)
 
 
-def case_of(name: str, subject: Subject, sizes: Mapping[str, int]) -> BenchCase:
+def case_of(subject: Subject, sizes: Mapping[str, int]) -> BenchCase:
     """A case of sizes that the user gives.
 
     Raises:
@@ -137,7 +122,7 @@ def case_of(name: str, subject: Subject, sizes: Mapping[str, int]) -> BenchCase:
     if set(sizes) != wanted:
         raise TilelinkError(
             "TL704",
-            f"`{name}` is benchmarked at {', '.join(sorted(wanted))}, and {', '.join(sorted(sizes))} are given",
+            f"`{subject.name}` is benchmarked at {', '.join(sorted(wanted))}, and {', '.join(sorted(sizes))} are given",
             hint=f"give sizes by name: --shape {','.join(f'{d}=…' for d in subject.small)}",
         )
     return BenchCase(" ".join(f"{d}={sizes[d]}" for d in subject.small), dict(sizes))

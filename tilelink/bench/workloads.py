@@ -1,5 +1,5 @@
 """The shapes that benchmarks use: the six MLPs and six mixtures of experts of the TileLink evaluation (arXiv:2503.20313,
-tables 3 and 4), and ragged ones."""
+tables 3 and 4)."""
 
 from __future__ import annotations
 
@@ -54,6 +54,3 @@ MOES = (
     Moe("MoE-5", 8192, 4096, 2048, 32, 2),
     Moe("MoE-6", 8192, 4096, 2048, 32, 5),
 )
-
-RAGGED = ((997, 640, 512), (1, 256, 128), (131, 200, 72), (520, 264, 136), (128, 1000, 4096))
-"""(rows per rank, N, K) that fit no tile."""

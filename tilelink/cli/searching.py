@@ -163,7 +163,7 @@ def bench(
     for name in ops_asked:
         subject = SUBJECTS[name]
         found = measure(
-            name, subject, _bench_cases(name, shape, cases, tokens, ranks, session is None),
+            subject, _bench_cases(name, shape, cases, tokens, ranks, session is None),
             _variants(subject.operator, schedule or [], also or [], several=len(ops_asked) > 1),
             Options(rounds if session is not None else 1, seconds, budget), session=session, ranks=ranks,
             say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
@@ -200,9 +200,9 @@ def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: in
 
     subject = SUBJECTS[op]
     if shape is not None:
-        return [case_of(op, subject, dict(parse_sizes(shape)))]
+        return [case_of(subject, dict(parse_sizes(shape)))]
     if alone:  # the simulated backend would take hours over an MLP
-        return [case_of(op, subject, subject.small)]
+        return [case_of(subject, subject.small)]
     if tokens and not subject.rows:
         raise TilelinkError("TL708", f"the cases of `{op}` have no number of tokens", hint="leave --tokens out")
     rows = sweep(ranks) if tokens == "sweep" else tuple(int(t) for t in tokens.split(",") if t)

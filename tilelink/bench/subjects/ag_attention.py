@@ -33,8 +33,7 @@ def alone(operator: Operator) -> Operator:
     return attention.schedule({} if own is None else {"flash": own}, unfused=False)
 
 
-def shapes(ranks: int) -> list[BenchCase]:
-    del ranks
+def shapes(_: int) -> list[BenchCase]:
     heads = {"h": 32, "g": 32, "D": 128}
     cases = [("16k", 16, 0), ("32k", 32, 0), ("64k", 64, 0), ("16k causal", 16, 1), ("64k causal", 64, 1)]
     return [BenchCase(name, {"S": 1024 * s, **heads, "causal": causal}) for name, s, causal in cases]

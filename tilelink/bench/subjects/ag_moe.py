@@ -13,9 +13,8 @@ from tilelink.ops import ag_moe
 ROUTED = "unfused with routing"
 
 
-def shapes(ranks: int) -> list[BenchCase]:
+def shapes(_: int) -> list[BenchCase]:
     """Gate and up in one: `I` is twice the intermediate size."""
-    del ranks
     return [
         BenchCase(m.name, {"T": m.tokens, "H": m.hidden, "I": 2 * m.intermediate, "k": m.top, "e": m.experts})
         for m in MOES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -21,8 +22,7 @@ MOST = 4 * MIB
 """Bytes up to which one shot of ours runs besides what ours chooses: all to all, it writes the whole to every rank."""
 
 
-def shapes(ranks: int) -> list[BenchCase]:
-    del ranks
+def shapes(_: int) -> list[BenchCase]:
     return sized(8 * KIB, 32 * KIB, 128 * KIB, 512 * KIB, 2 * MIB, 8 * MIB, 32 * MIB, 64 * MIB)
 
 
@@ -78,8 +78,8 @@ def _torch(found: Contest, place: Place, xs: Sequence[torch.Tensor], sizes: Size
         if hasattr(torch.ops.symm_mem, name):
             turns = Turns([(b,) for b in buffers])
             found.turns.append(turns)
-            run = _called(getattr(torch.ops.symm_mem, name), turns, place.group)
-            found.add(label, run, _filled(buffers[0], xs[0], run))
+            run = partial(_summed, getattr(torch.ops.symm_mem, name), turns, place.group)
+            found.add(label, run, partial(_filled, buffers[0], xs[0], run))
         else:
             found.missing[label] = f"torch {torch.__version__} has no torch.ops.symm_mem.{name}"
 
@@ -96,18 +96,14 @@ def _unsupported(place: Place, sizes: Sizes) -> str:
     return ""
 
 
-def _called(function: Callable[..., torch.Tensor], turns: Turns, group: str | None) -> Callable[[], torch.Tensor]:
-    return lambda: function(*turns(), "sum", group)
+def _summed(function: Callable[..., torch.Tensor], turns: Turns, group: str | None) -> torch.Tensor:
+    return function(*turns(), "sum", group)
 
 
-def _filled(buffer: torch.Tensor, x: torch.Tensor, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+def _filled(buffer: torch.Tensor, x: torch.Tensor, run: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Its result on what ours has, in the shape of that."""
-
-    def filled() -> torch.Tensor:
-        buffer.copy_(x.view(-1))
-        return run().view(x.shape)
-
-    return filled
+    buffer.copy_(x.view(-1))
+    return run().view(x.shape)
 
 
 SUBJECT = Subject(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +17,7 @@ SDPA = "sdpa on one rank"
 SPLITS = (0, 8, 16)
 
 
-def shapes(ranks: int) -> list[BenchCase]:
-    del ranks
+def shapes(_: int) -> list[BenchCase]:
     heads = {"g": 8, "Q": 4, "D": 128, "S": 131072}
     return [BenchCase(f"128k, batch {b}", {"b": b, **heads}) for b in (1, 8)]
 
@@ -62,27 +62,15 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         return attend(q, keys, values)
 
     for splits in tried:
-        run = _bound(one_rank, splits)
-        found.add(_named(LONE, splits), run, _after(everyones, run))
-    found.add(SDPA, sdpa, _after(everyones, sdpa), library=True)
+        run = partial(one_rank, splits)
+        found.add(_named(LONE, splits), run, lambda run=run: (everyones(), run())[1])
+    found.add(SDPA, sdpa, lambda: (everyones(), sdpa())[1], library=True)
     return found
 
 
 def _named(who: str, splits: int) -> str:
     """The first is what the operator chooses by itself."""
     return who if splits == SPLITS[0] else f"{who}, {splits} splits"
-
-
-def _bound(call: Any, splits: int) -> Any:
-    return lambda: call(splits)
-
-
-def _after(first: Any, then: Any) -> Any:
-    def both() -> Any:
-        first()
-        return then()
-
-    return both
 
 
 SUBJECT = Subject(

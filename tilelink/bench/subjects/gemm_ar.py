@@ -14,9 +14,8 @@ from tilelink.pipeline.schedules import AT_ONCE
 ROWS = (1, 16, 64, 256, 512, 1024, 2048, 8192)
 
 
-def shapes(ranks: int) -> list[BenchCase]:
+def shapes(_: int) -> list[BenchCase]:
     """The second half of the first MLP, with as many rows as when it decodes and when it reads."""
-    del ranks
     mlp = MLPS[0]
     return [BenchCase(f"{mlp.name} M={m}", {"M": m, "N": mlp.hidden, "K": mlp.intermediate}) for m in ROWS]
 

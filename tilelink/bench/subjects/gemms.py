@@ -130,11 +130,10 @@ def _async_tp(
 
 
 def _ag_shapes(ranks: int) -> list[BenchCase]:
-    return [BenchCase(m.name, {"M": m.tokens, "N": 2 * m.intermediate // ranks, "K": m.hidden}) for m in MLPS]
+    return [BenchCase(m.name, dict(zip("MNK", m.ag_gemm(ranks), strict=True))) for m in MLPS]
 
 
-def _rs_shapes(ranks: int) -> list[BenchCase]:
-    del ranks
+def _rs_shapes(_: int) -> list[BenchCase]:
     return [BenchCase(m.name, {"M": m.tokens, "N": m.hidden, "K": m.intermediate}) for m in MLPS]
 
 

@@ -105,8 +105,7 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     return contest
 
 
-def _shapes(ranks: int) -> list[BenchCase]:
-    del ranks
+def _shapes(_: int) -> list[BenchCase]:
     return [BenchCase(m.name, {"M": m.tokens, "H": m.hidden, "I": m.intermediate}) for m in MLPS]
 
 

@@ -18,8 +18,7 @@ FUSED_SUM = "unfused, sum in one kernel"
 BLOCK = 1024
 
 
-def shapes(ranks: int) -> list[BenchCase]:
-    del ranks
+def shapes(_: int) -> list[BenchCase]:
     return [
         BenchCase(m.name, {"T": m.tokens, "H": m.hidden, "I": m.intermediate, "k": m.top, "e": m.experts}) for m in MOES
     ]

@@ -89,9 +89,8 @@ def exchanged(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     return against_nccl(ours, inputs, out, place.libraries.all_to_all_single, lambda: out.view(ranks, -1, n), m, uneven)
 
 
-def shapes(ranks: int) -> list[BenchCase]:
+def shapes(_: int) -> list[BenchCase]:
     """Bytes on every rank; of an all-gather, of the whole."""
-    del ranks
     return sized(64 * KIB, MIB, 16 * MIB, 64 * MIB)
 
 
