@@ -77,11 +77,6 @@ class Prediction:
         """What a rank does, or one resource of it."""
         return tuple(i for i in self.timeline if i.rank == rank and resource in (None, i.resource))
 
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """All that do something, SMs by number."""
-        return tuple(sorted({i.resource for i in self.timeline}, key=_natural))
-
 
 def _natural(resource: str) -> tuple[str, int]:
     name, _, number = resource.rpartition(" ")

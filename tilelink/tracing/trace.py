@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilelink.ir import Shown
+from tilelink.tracing.chrome import write_trace
 from tilelink.tracing.spans import KINDS, Kind, Lane
 from tilelink.tracing.timeline import timeline_svg
 
@@ -89,8 +90,6 @@ class Trace(Shown):
 
     def chrome(self, path: Path | str) -> Path:
         """Write it for ui.perfetto.dev and chrome://tracing, as JSON, its folder made if need be."""
-        from tilelink.tracing.chrome import write_trace
-
         return write_trace(Path(path), self.lanes)
 
 
