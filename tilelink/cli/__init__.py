@@ -15,12 +15,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilelink.cli import looking, predicting, searching
-from tilelink.cli.terminal import Answered, Commands, Dtype, Json, Name, On, RankCount, Schedule, Shape, first
-from tilelink.cli.terminal import case_of as _case
-from tilelink.cli.terminal import console_of as _console
-from tilelink.cli.terminal import head as _head
-from tilelink.cli.terminal import here as _here
-from tilelink.cli.terminal import say as _say
+from tilelink.cli.terminal import (
+    Answered,
+    Commands,
+    Dtype,
+    Json,
+    MaybeMachine,
+    Name,
+    RankCount,
+    Schedule,
+    Shape,
+    case_of,
+    console_of,
+    first,
+    head,
+    here,
+    say,
+)
 from tilelink.errors import TilelinkError
 from tilelink.version import __version__
 
@@ -32,8 +43,6 @@ if TYPE_CHECKING:
     from tilelink.explore.cases import Case
     from tilelink.explore.running import Outcome
     from tilelink.ir.topology import Topology
-    from tilelink.pipeline.compiled import Compiled
-    from tilelink.runtime.session import Session
     from tilelink.runtime.simulated.machine import Recorder
     from tilelink.tracing.spans import Lane
 
@@ -88,17 +97,17 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     from tilelink.runtime.simulated.machine import Recorder
     from tilelink.tracing.spans import lanes_of
 
-    console = _console()
+    console = console_of()
     case = Case(ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
-    stages = case.compiled(_topology(Target.simulated, case))
-    _head(console, case)
+    stages = case.compiled(case.topology)
+    head(console, case)
     console.print(tables([*plan_sheets(stages.plan), *verdict_sheets(stages.verdict)]))
-    _say(console, "emitted file", str(load(stages.source).__file__))
+    say(console, "emitted file", str(load(stages.source).__file__))
     recorder = Recorder()
-    outcome = _run(case, stages, recorder, calls=1, policy="random-0")
+    outcome = _run(case, recorder, calls=1, policy="random-0")
     good = _report(console, case, outcome)
     lanes = lanes_of(recorder.records, stages.plan, stages.source)
-    _say(console, "timeline", str(_timeline(case, lanes, out / f"{case.operator.name}-timeline.html")))
+    say(console, "timeline", str(_timeline(case, lanes, out / f"{case.operator.name}-timeline.html")))
     raise typer.Exit(0 if good else 1)
 
 
@@ -108,12 +117,12 @@ def emit(
     target: For = Target.simulated,
 ) -> None:  # fmt: skip
     """Print the emitted Triton file."""
-    case = _case(op, shape, rank_count, schedule, dtype)
+    case = case_of(op, shape, rank_count, schedule, dtype)
     text = case.compiled(_topology(target, case)).source.text
     if sys.stdout.isatty():
         from rich.syntax import Syntax
 
-        _console().print(Syntax(text, "python", background_color="default"))
+        console_of().print(Syntax(text, "python", background_color="default"))
     else:
         print(text, end="")
 
@@ -124,7 +133,7 @@ def plan(
     target: For = Target.simulated,
     verify: Annotated[bool, typer.Option(help="Prove it first.")] = True,
     picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
-    machine: On = None, as_json: Json = False,
+    machine: MaybeMachine = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Print the derived mapping: tiles, orders, owners, channels, credits, the steps of a call, and how long it may take."""
     from tilelink.cost import Machine
@@ -132,20 +141,19 @@ def plan(
     from tilelink.explore.report_tables import plan_sheets
     from tilelink.explore.tables import tables
 
-    console, case = _console(quiet=as_json), _case(op, shape, rank_count, schedule, dtype)
+    console, case = console_of(quiet=as_json), case_of(op, shape, rank_count, schedule, dtype)
     on = Machine.load(machine) if machine is not None else None
     topology = case.topology_on(on) if on is not None else _topology(target, case)
     made = case.compiled(topology).plan if verify else case.unproven(topology)
-    _head(console, case)
+    head(console, case)
     console.print(tables(plan_sheets(made)))
     if on is not None:
         predicting.say_estimate(console, made, on)
     if picture is not None:
         from tilelink.explore.views import tiles_svg, written
 
-        _say(console, "picture", str(written(picture, case.operator.name, tiles_svg(made))))
-    if as_json:
-        raise Answered({**asked(case), "ok": True, **plan_document(made)})
+        say(console, "picture", str(written(picture, case.operator.name, tiles_svg(made))))
+    raise Answered({**asked(case), "ok": True, **plan_document(made)})
 
 
 @app.command()
@@ -164,7 +172,7 @@ def verify(
     from tilelink.ir.certificate import certificate as text_of
     from tilelink.mapping.lower import lower
 
-    console, case = _console(quiet=as_json), _case(op, shape, rank_count, schedule, dtype)
+    console, case = console_of(quiet=as_json), case_of(op, shape, rank_count, schedule, dtype)
     topology = _topology(target, case)
     verdict = case.verdict(topology)
     console.print(tables(verdict_sheets(verdict)))
@@ -173,23 +181,20 @@ def verify(
         if not made.unverified:
             certificate.write_text(text_of(lower(made)), encoding="utf-8")
         raw = f"none, since `{made.unverified[0]}` uses raw pointers" if made.unverified else str(certificate)
-        _say(console, "certificate", raw)
+        say(console, "certificate", raw)
     if picture is not None and verdict.counterexample is not None:
         from tilelink.explore.views import counterexample_svg, written
 
-        _say(console, "picture", str(written(picture, case.operator.name, counterexample_svg(verdict.counterexample))))
+        say(console, "picture", str(written(picture, case.operator.name, counterexample_svg(verdict.counterexample))))
     if verdict.error is not None:
         print(verdict.error, file=sys.stderr)
-    _say(console, "verdict", verdict.said)
+    say(console, "verdict", verdict.said)
     validation = case.validation(topology) if emitted and verdict.ok else None
     if validation is not None:
         print(validation)
         if validation.error is not None:
             print(validation.error, file=sys.stderr)
-    good = verdict.ok and (validation is None or validation.ok)
-    if as_json:
-        raise Answered({**asked(case), **verdict_document(verdict, validation)})
-    raise typer.Exit(0 if good else 1)
+    raise Answered({**asked(case), **verdict_document(verdict, validation)})
 
 
 @app.command()
@@ -205,47 +210,39 @@ def run(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
+    from tilelink.explore.documents import asked, outcome_document
     from tilelink.explore.extent import extent
     from tilelink.explore.running import run_case
     from tilelink.runtime.simulated.machine import Recorder
     from tilelink.tracing.chrome import write_trace
     from tilelink.tracing.spans import lanes_of
 
-    session, console = _here(as_json)
-    case = _case(op, shape, rank_count, schedule, dtype, session)
-    _head(console, case)
-    if session is not None:
-        if timeline is not None or trace is not None:
-            option = "--trace" if timeline is None else "--timeline"
-            raise TilelinkError(
-                "TL707",
-                f"{option} without a trace",
-                why="only the simulated backend keeps one of each run",
-                hint="`tilelink trace` draws what GPUs did",
-            )
-        outcome = run_case(case, session, calls=calls, check=check)
-        good = _report(console, case, outcome, check)
-        raise _ran(case, outcome, good, as_json, session)
-    stages = case.compiled(_topology(Target.simulated, case))
-    _say(console, "simulated", extent(case, calls, "" if calls == 1 else f", {calls} calls"))
+    session, console = here(as_json)
+    case = case_of(op, shape, rank_count, schedule, dtype, session)
+    head(console, case)
+    if session is not None and (timeline is not None or trace is not None):
+        option = "--trace" if timeline is None else "--timeline"
+        raise TilelinkError(
+            "TL707",
+            f"{option} without a trace",
+            why="only the simulated backend keeps one of each run",
+            hint="`tilelink trace` draws what GPUs did",
+        )
     recorder = Recorder()
-    outcome = _run(case, stages, recorder, calls, policy or f"random-{seed}", delayed_stores, check)
+    if session is None:
+        say(console, "simulated", extent(case, calls, "" if calls == 1 else f", {calls} calls"))
+        outcome = _run(case, recorder, calls, policy or f"random-{seed}", delayed_stores, check)
+    else:
+        outcome = run_case(case, session, calls=calls, check=check)
     good = _report(console, case, outcome, check)
-    lanes = lanes_of(recorder.records, stages.plan, stages.source) if timeline or trace else ()
-    if timeline is not None:
-        _say(console, "timeline", str(_timeline(case, lanes, timeline)))
-    if trace is not None:
-        _say(console, "trace", str(write_trace(trace, lanes, stages.source)))
-    raise _ran(case, outcome, good, as_json, session)
-
-
-def _ran(case: Case, outcome: Outcome, good: bool, as_json: bool, session: Session | None) -> Exception:
-    """What ends `run`."""
-    from tilelink.explore.documents import asked, outcome_document
-
-    if not as_json:
-        return typer.Exit(0 if good else 1)
-    return Answered({**asked(case), **outcome_document(outcome, case.tolerance, good)}, session)
+    if timeline is not None or trace is not None:
+        made = case.compiled(case.topology)
+        lanes = lanes_of(recorder.records, made.plan, made.source)
+        if timeline is not None:
+            say(console, "timeline", str(_timeline(case, lanes, timeline)))
+        if trace is not None:
+            say(console, "trace", str(write_trace(trace, lanes, made.source)))
+    raise Answered({**asked(case), **outcome_document(outcome, case.tolerance, good)}, session)
 
 
 @app.command()
@@ -263,14 +260,14 @@ def stress(
     from tilelink.explore.extent import extent
     from tilelink.explore.stress import stress as try_many
 
-    console, case = _console(), _case(op, shape, rank_count, schedule, dtype)
-    _head(console, case)
-    _say(console, "simulated", extent(case, runs * calls, f", {calls} calls under each of {runs} schedules"))
+    console, case = console_of(), case_of(op, shape, rank_count, schedule, dtype)
+    head(console, case)
+    say(console, "simulated", extent(case, runs * calls, f", {calls} calls under each of {runs} schedules"))
     done = try_many(
         case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores, check=check
     )
     right = "all right" if check and against(case) else "without race or deadlock, results not compared"
-    _say(console, "schedules", f"{done.runs}, {right}" + (", and there are no more" if done.complete else ""))
+    say(console, "schedules", f"{done.runs}, {right}" + (", and there are no more" if done.complete else ""))
 
 
 @app.command()
@@ -284,9 +281,9 @@ def replay(
     from tilelink.runtime.simulated.scheduler import turns_of
 
     made = Recipe.parse(token)
-    case, turns, console = made.case(file), turns_of(made.policy), _console()
-    _head(console, case)
-    _say(console, "policy", str(turns) + (", stores delayed" if made.delayed_stores else ""))
+    case, turns, console = made.case(file), turns_of(made.policy), console_of()
+    head(console, case)
+    say(console, "policy", str(turns) + (", stores delayed" if made.delayed_stores else ""))
     outcome = run_case(case, calls=made.calls, policy=turns, delayed_stores=made.delayed_stores)
     raise typer.Exit(0 if _report(console, case, outcome) else 1)
 
@@ -305,20 +302,19 @@ def trace(
     from tilelink.explore.tables import tables
     from tilelink.explore.views import written
 
-    session, console = _here(as_json)
-    case = _case(op, shape, rank_count, schedule, dtype, session)
-    _head(console, case)
+    session, console = here(as_json)
+    case = case_of(op, shape, rank_count, schedule, dtype, session)
+    head(console, case)
     found = trace_case(case, session)
     console.print(tables([totals_sheet(found)]))
     untraced = found.ms_untraced
     cost = "simulated" if untraced is None else f"traced; {untraced:.4f} ms untraced: {found.cost:+.1%}"
-    _say(console, "time", f"{found.ms:.4f} ms a call, with its launches, {cost}")
+    say(console, "time", f"{found.ms:.4f} ms a call, with its launches, {cost}")
     if first(session):
-        _say(console, "timeline", str(written(picture, case.operator.name, found.svg())))
-        _say(console, "trace", str(found.chrome(perfetto)))
-    if as_json:
-        files = {"picture": str(picture), "perfetto": str(perfetto)}
-        raise Answered({**asked(case), "ok": True, **trace_document(found), **files}, session)
+        say(console, "timeline", str(written(picture, case.operator.name, found.svg())))
+        say(console, "trace", str(found.chrome(perfetto)))
+    files = {"picture": str(picture), "perfetto": str(perfetto)}
+    raise Answered({**asked(case), "ok": True, **trace_document(found), **files}, session)
 
 
 app.command()(looking.report)
@@ -339,19 +335,14 @@ def _topology(target: Target, case: Case) -> Topology:
 
 # ------------------------------------------------------------------------------------------------- running and reporting
 def _run(
-    case: Case,
-    compiled: Compiled,
-    recorder: Recorder,
-    calls: int,
-    policy: str,
-    delayed_stores: bool = False,
-    check: bool = True,
+    case: Case, recorder: Recorder, calls: int, policy: str, delayed_stores: bool = False, check: bool = True
 ) -> Outcome:
     """A simulated run under a bar."""
     from tilelink.explore.progress import watched
     from tilelink.explore.running import run_case
 
-    with watched(f"{case.operator.name} on {case.topology.ranks} simulated ranks", compiled.plan, recorder, calls):
+    plan = case.compiled(case.topology).plan
+    with watched(f"{case.operator.name} on {case.topology.ranks} simulated ranks", plan, recorder, calls):
         return run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, recorder=recorder, check=check)
 
 
@@ -362,16 +353,16 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
     good = True
     if check and outcome.against is not None:
         good = outcome.within(case.tolerance)
-        _say(console, "reference", outcome.against)
-        _say(console, "error", f"{outcome.worst:.2e} relative Frobenius norm, at most {case.tolerance:.0e}")
+        say(console, "reference", outcome.against)
+        say(console, "error", f"{outcome.worst:.2e} relative Frobenius norm, at most {case.tolerance:.0e}")
     elif check:
-        _say(console, "error", "not compared: no product of two tensors, and no unfused form for such inputs")
-    _say(console, "wall time", f"{outcome.seconds:.2f} s")
+        say(console, "error", "not compared: no product of two tensors, and no unfused form for such inputs")
+    say(console, "wall time", f"{outcome.seconds:.2f} s")
     if not good:
-        _say(console, "result", f"differs from {outcome.against}")
-        _say(console, "", hint_of(case))
+        say(console, "result", f"differs from {outcome.against}")
+        say(console, "", hint_of(case))
         for line in outcome.again:
-            _say(console, "", line)
+            say(console, "", line)
     return good
 
 

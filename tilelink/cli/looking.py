@@ -8,9 +8,19 @@ from typing import Annotated
 
 import typer
 
-from tilelink.cli.terminal import Dtype, Name, RankCount, Schedule, Shape, case_of, console_of, first, here, say
-
-MachineName = Annotated[str, typer.Option("--machine", help="Whose times are predicted: a name, or FILE.toml.")]
+from tilelink.cli.terminal import (
+    Dtype,
+    MachineName,
+    Name,
+    RankCount,
+    Schedule,
+    Shape,
+    case_of,
+    console_of,
+    first,
+    here,
+    say,
+)
 
 
 def report(

@@ -9,8 +9,8 @@ import typer
 
 from tilelink.cli.terminal import (
     Dtype,
+    MachineName,
     Name,
-    On,
     RankCount,
     Schedule,
     Shape,
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16", machine: On = "8xH200",
+    op: Name, shape: Shape, rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
+    machine: MachineName = "8xH200",
 ) -> None:  # fmt: skip
     """Predict how long a call takes on a machine, what its executors do until then, and how far that is from the bound."""
     from tilelink.explore.model import Machine
 
-    console, case, on = console_of(), case_of(op, shape, rank_count, schedule, dtype), Machine.load(machine or "8xH200")
+    console, case, on = console_of(), case_of(op, shape, rank_count, schedule, dtype), Machine.load(machine)
     head(console, case)
     say_estimate(console, case.unproven(case.topology_on(on)), on)
 

@@ -12,6 +12,7 @@ from tilelink.cli.terminal import (
     Answered,
     Dtype,
     Json,
+    MachineName,
     Name,
     RankCount,
     Schedule,
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 SEARCHED = 20
 """Calls of a search at the least, about."""
+OwnShape = Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")]
+CaseName = Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")]
+Tokens = Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")]
 
 
 def tune(
-    op: Name,
-    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
-    cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
-    tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
+    op: Name, shape: OwnShape = None, cases: CaseName = "", tokens: Tokens = "",
     rank_count: RankCount = "4", dtype: Dtype = "bf16",
     budget: Annotated[float, typer.Option(help="Seconds of search for each case.", min=0)] = 60.0,
     fresh: Annotated[bool, typer.Option(help="Measure again what the cache has.")] = False,
@@ -45,8 +46,7 @@ def tune(
     trials: Annotated[int, typer.Option(help="Schedules that are tried at most, with --on.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Of methods that draw lots.")] = 0,
     study: Annotated[Path | None, typer.Option(help="Keep trials here, and go on from those that are there.")] = None,
-    machine: Annotated[str, typer.Option(help="Of the model: one of those that come along, or FILE.toml.")] = "8xH200",
-    as_json: Json = False,
+    machine: MachineName = "8xH200", as_json: Json = False,
 ) -> None:  # fmt: skip
     """Search for the fastest schedule of a case; kept in a cache on disk. On GPUs under torchrun; else simulated.
 
@@ -95,15 +95,14 @@ def tune(
         if table is not None and first(session):
             noted = replace(entry, measured=f"{entry.measured}, {commit()}")
             say(console, "table", str(merge(table, [noted])))
-    if as_json:
-        raise Answered({"ok": True, "cases": documents}, session)
+    raise Answered({"ok": True, "cases": documents}, session)
 
 
 def anomalies(
     op: Name,
     shape: Annotated[str, typer.Option(help="Ranges of global sizes, or one size each.", metavar="M=256:16384,N=…")],
     rank_count: RankCount = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
-    machine: Annotated[str, typer.Option(help="One of those that come along, or FILE.toml.")] = "8xH200",
+    machine: MachineName = "8xH200",
     shapes: Annotated[int, typer.Option(help="To look at, at most.", min=1)] = 200,
     budget: Annotated[float, typer.Option(help="Seconds.", min=0)] = 60.0,
     far: Annotated[float, typer.Option(help="Share of the bound from which a gap is one.", min=0)] = 0.5,
@@ -127,15 +126,12 @@ def anomalies(
         operator, limits, parse_ranks(rank_count), dtype, machine=on, shapes=shapes, budget=budget, far=far, seed=seed
     )
     console.print(tables([walk_sheet(operator.name, found)]))
-    if as_json:
-        raise Answered({"operator": operator.name, "machine": on.name, "ok": True, **walk_document(found)})
+    raise Answered({"operator": operator.name, "machine": on.name, "ok": True, **walk_document(found)})
 
 
 def bench(
     op: Annotated[list[str] | None, typer.Argument(metavar="OP…", help="Those of --list, or all.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
-    cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
-    tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
+    shape: OwnShape = None, cases: CaseName = "", tokens: Tokens = "",
     rank_count: Annotated[int, typer.Option("--ranks", help="Number of ranks.", min=1)] = 4, schedule: Schedule = None,
     also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
@@ -154,9 +150,7 @@ def bench(
     ranks = ranks_of(session, rank_count)
     if known or not op:
         console.print(tables([subjects_sheet(ranks)]))
-        if as_json:
-            raise Answered({"ok": known, "subjects": list(SUBJECTS)}, session)
-        raise typer.Exit(0 if known else 2)
+        raise Answered({"ok": known, "subjects": list(SUBJECTS)}, session, code=2)
     ops_asked = list(SUBJECTS) if op == ["all"] else op
     _askable(ops_asked, shape or schedule, out)
     rows: list[Row] = []
@@ -174,10 +168,7 @@ def bench(
             say(console, "rows", str(save(path, found)))
         rows += found
     console.print(tables([summary(rows)]))
-    good = all(row.right for row in rows)
-    if as_json:
-        raise Answered({"ok": good, "rows": [row.record() for row in rows]}, session)
-    raise typer.Exit(0 if good else 1)
+    raise Answered({"ok": all(row.right for row in rows), "rows": [row.record() for row in rows]}, session)
 
 
 def _askable(names: list[str], special: Any, out: Path | None) -> None:

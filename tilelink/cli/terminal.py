@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -31,19 +31,20 @@ Schedule = Annotated[
     typer.Option("--schedule", help="STEP=PLACEMENT(…), as 'gather=copy_engine(M=128, push=True)'. Repeatable."),
 ]
 Dtype = Annotated[str, typer.Option(help="Of the inputs: bf16, f16 or f32.")]
-On = Annotated[
-    str | None, typer.Option(help="A machine by name, as 8xH200, or a file; predict on it.", metavar="NAME|FILE.toml")
-]
+_MACHINE = typer.Option("--machine", help="Predict on a machine, by its name or file.", metavar="NAME|FILE.toml")
+MachineName = Annotated[str, _MACHINE]
+MaybeMachine = Annotated[str | None, _MACHINE]
 JSON_OPTION = "--json"
 Json = Annotated[bool, typer.Option(JSON_OPTION, help="Print one JSON object, and nothing else.")]
 
 
 class Answered(Exception):
-    """What a command with `--json` has found, and by its `ok` how that ends; of a `session`'s ranks the first one prints it."""
+    """What a command that takes `--json` has found, which ends it, by its `ok` with 0 or with `code`; of a `session`'s ranks the
+    first one prints it."""
 
-    def __init__(self, document: dict[str, Any], session: Session | None = None) -> None:
+    def __init__(self, document: dict[str, Any], session: Session | None = None, *, code: int = 1) -> None:
         super().__init__()
-        self.document, self.code = document if first(session) else None, 0 if document["ok"] else 1
+        self.document, self.code = document if first(session) else None, 0 if document["ok"] else code
 
 
 class Commands(TyperGroup):
@@ -52,29 +53,22 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         given = [*ctx._protected_args, *ctx.args]
-        if JSON_OPTION not in given:
-            try:
-                return super().invoke(ctx)
-            except TilelinkError as error:
-                _print_error(error)
-                raise typer.Exit(1) from error
-        from tilelink.explore.documents import error_document, finite
-
-        with redirect_stdout(sys.stderr):
+        as_json = JSON_OPTION in given
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
             try:
                 return super().invoke(ctx)
             except Answered as found:
-                document, code = found.document, found.code
+                answer = found
             except TilelinkError as error:
-                _print_error(error)
-                document, code = {"ok": False, "error": error_document(error)}, 1
-        if document is not None:
-            print(json.dumps(finite({"command": given[0], **document}), indent=1))
-        raise typer.Exit(code)
+                from tilelink.explore.documents import error_document
 
+                print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+                answer = Answered({"ok": False, "error": error_document(error)})
+        if as_json and answer.document is not None:
+            from tilelink.explore.documents import finite
 
-def _print_error(error: TilelinkError) -> None:
-    print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+            print(json.dumps(finite({"command": given[0], **answer.document}), indent=1))
+        raise typer.Exit(answer.code)
 
 
 def console_of(quiet: bool = False) -> Console:
