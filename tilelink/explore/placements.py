@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.schedule import Fused, Library, Placement
-from tilelink.pipeline.schedules import FIELDS, TILE, copy_engine, fused, library, sms
+from tilelink.ir.schedule import FIELDS, Fused, Library, Placement
+from tilelink.pipeline.schedules import TILE, copy_engine, fused, library, sms
 
 PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "sms": sms,

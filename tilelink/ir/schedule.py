@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from tilelink.errors import is_whole
 from tilelink.ir.topology import Device
 
 
@@ -277,3 +279,50 @@ class Schedule:
         """This schedule with some entries replaced."""
         both = {**dict(self.entries), **entries}
         return replace(self, entries=tuple(sorted(both.items())), unfused=False)
+
+
+# ------------------------------------------------------------------------------------------------------------- what is held
+def _is_share(value: Any) -> bool:
+    # How many SMs there are, the device says.
+    return 0 < value < 1 if isinstance(value, float) else value is None or (is_whole(value) and value > 0)
+
+
+def _is_order(order: Any) -> bool:
+    words: tuple[Any, ...] = order if isinstance(order, tuple) else (order,)  # pyright: ignore[reportUnknownVariableType]
+    numbers = [n for word in words if isinstance(word, str) for n in re.findall("[0-9]+", word)]
+    small = all(len(n) <= len(str(LENGTH)) and int(n) <= LENGTH for n in numbers)
+    return small and all(isinstance(word, str) or callable(word) for word in words)
+
+
+Field: TypeAlias = tuple[str, Callable[[Any], bool]]
+"""What a value is to be, in words, and whether it is."""
+_FLAG: Field = ("True or False", lambda v: v is None or isinstance(v, bool))
+_COUNT: Field = (f"a whole number from 1 to {COUNT:,}", lambda v: is_whole(v) and 1 <= v <= COUNT)
+PLACED: Field = ("one of sms, copy_engine, fused and library", lambda v: isinstance(v, Placement))
+ELEMENTS: Field = (f"a number of elements, from 1 to {LENGTH:,}", lambda v: is_whole(v) and 1 <= v <= LENGTH)
+_ORDERS = '"row", "column", "group N", "ring", "ring+N", "across N", a sort key, or a tuple of them'
+FIELDS: dict[str, Field] = {
+    "count": ("a number of SMs, or a part of all between 0 and 1", _is_share),
+    "part": ("a part of all SMs, between 0 and 1", lambda v: v is None or (isinstance(v, float) and 0 < v < 1)),
+    "order": (f"{_ORDERS}, with numbers of at most {LENGTH:,}", _is_order),
+    "push": _FLAG,
+    "num_warps": _COUNT,
+    "num_stages": _COUNT,
+    "maxnreg": ("a number of registers from 24 to 255", lambda v: v is None or (is_whole(v) and 24 <= v <= 255)),
+    "own_kernel": _FLAG,
+    "joins": ('the name of a step, as "matmul"', lambda v: v is None or isinstance(v, str)),
+    "streams": _COUNT,
+    "deferred": ("True, False or None", _FLAG[1]),
+    "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
+    "function": ('a function, or its name, as "torch.mm"', lambda v: isinstance(v, str) or callable(v)),
+    "runs": _FLAG,
+    "fallback": (PLACED[0], lambda v: v is None or PLACED[1](v)),
+    "slots": (f"the number of buffers that take turns, from 1 to {COUNT:,}", _COUNT[1]),
+    "ll": _FLAG,
+}
+"""What parameters of a placement, and of a schedule, hold; every other keyword of a placement is a tile size."""
+
+
+def holds(field: str, value: Any) -> bool:
+    """Whether a field of a placement other than `tile`, or one of a schedule, may have this value."""
+    return FIELDS[_OPTIONS.get(field, field)][1](value)

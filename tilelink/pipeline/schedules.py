@@ -4,7 +4,6 @@ which see sizes, those that suit the bytes that there are. Numbers are those of 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,11 +11,14 @@ from tilelink.errors import TilelinkError, is_whole
 from tilelink.frontend import ranks_here
 from tilelink.ir.plan import LL_MOST
 from tilelink.ir.schedule import (
-    COUNT,
+    ELEMENTS,
+    FIELDS,
     LENGTH,
     PART,
+    PLACED,
     ByRuns,
     CopyEngine,
+    Field,
     Fused,
     Library,
     Placement,
@@ -45,50 +47,13 @@ def checked(schedule: Schedule) -> Schedule:
         TilelinkError: TL329.
     """
     for path, placement in schedule.entries:
-        _fit(_PLACED, f"the placement of `{path}`", placement)
+        _fit(PLACED, f"the placement of `{path}`", placement)
     _require(slots=schedule.slots, ll=schedule.ll)
     for tensor, elements in schedule.channels:
-        _fit(FIELDS["channels"], f"the channel of `{tensor}`", elements)
+        _fit(ELEMENTS, f"the channel of `{tensor}`", elements)
     return schedule
 
 
-def _is_share(value: Any) -> bool:
-    # How many SMs there are, the device says.
-    return 0 < value < 1 if isinstance(value, float) else value is None or (is_whole(value) and value > 0)
-
-
-def _is_order(order: Any) -> bool:
-    words = order if isinstance(order, tuple) else (order,)
-    numbers = [n for word in words if isinstance(word, str) for n in re.findall("[0-9]+", word)]
-    small = all(len(n) <= len(str(LENGTH)) and int(n) <= LENGTH for n in numbers)
-    return small and all(isinstance(word, str) or callable(word) for word in words)
-
-
-Field = tuple[str, Callable[[Any], bool]]
-"""What a value is to be, in words, and whether it is."""
-_FLAG: Field = ("True or False", lambda v: v is None or isinstance(v, bool))
-_COUNT: Field = (f"a whole number from 1 to {COUNT:,}", lambda v: is_whole(v) and 1 <= v <= COUNT)
-_PLACED: Field = ("one of sms, copy_engine, fused and library", lambda v: isinstance(v, Placement))
-_ORDERS = '"row", "column", "group N", "ring", "ring+N", "across N", a sort key, or a tuple of them'
-FIELDS: dict[str, Field] = {
-    "count": ("a number of SMs, or a part of all between 0 and 1", _is_share),
-    "order": (f"{_ORDERS}, with numbers of at most {LENGTH:,}", _is_order),
-    "push": _FLAG,
-    "num_warps": _COUNT,
-    "num_stages": _COUNT,
-    "maxnreg": ("a number of registers from 24 to 255", lambda v: v is None or (is_whole(v) and 24 <= v <= 255)),
-    "own_kernel": _FLAG,
-    "joins": ('the name of a step, as "matmul"', lambda v: v is None or isinstance(v, str)),
-    "streams": _COUNT,
-    "deferred": ("True, False or None", _FLAG[1]),
-    "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
-    "function": ('a function, or its name, as "torch.mm"', lambda v: isinstance(v, str) or callable(v)),
-    "fallback": (_PLACED[0], lambda v: v is None or _PLACED[1](v)),
-    "slots": (f"the number of buffers that take turns, from 1 to {COUNT:,}", _COUNT[1]),
-    "channels": (f"a number of elements, from 1 to {LENGTH:,}", lambda v: is_whole(v) and 1 <= v <= LENGTH),
-    "ll": _FLAG,
-}
-"""What parameters of a placement, and of a schedule, hold; every other keyword of a placement is a tile size."""
 TILE: Field = ('a number of elements; of a library function also, along a dimension `M`, "M/R"', is_whole)
 
 

@@ -9,7 +9,18 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from tilelink.ir.schedule import COUNT, LENGTH, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.schedule import (
+    ELEMENTS,
+    PART,
+    ByRuns,
+    CopyEngine,
+    Fused,
+    Library,
+    Placement,
+    Schedule,
+    Sms,
+    holds,
+)
 from tilelink.ir.wiring import Wiring
 from tilelink.runtime.functions import function_of
 from tilelink.tuning.space import FUNCTIONS
@@ -85,26 +96,23 @@ def _said(value: Any) -> str:
 
 
 def _placed(record: dict[str, Any], where: str) -> Placement:
-    kind = next((kind for name, kind in KINDS.items() if name == record.get("on")), None)
+    kind = KINDS.get(str(record.get("on")))
     if kind is None:
         raise ValueError(f"`{where}` is on {_said(record.get('on'))}")
     placement: Placement = made(kind, {name: value for name, value in record.items() if name != "on"})
     for f in fields(kind):
         value, where = getattr(placement, f.name), f"{kind.__name__}.{f.name}"
         if f.name == "tile":
-            least = 0 if kind is Library else 1  # of a library function PART, too
-            _within(where, least, LENGTH, *dict(value).values())
-        elif f.name == "part" and value is not None and not 0 < value < 1:
-            raise ValueError(f"`{where}` is {value}")
-        elif type(value) is int:
-            _within(where, 1, COUNT, value)
+            for size in dict(value).values():
+                _fit(where, size, ELEMENTS[1](size) or (kind is Library and size == PART))
+        else:
+            _fit(where, value, holds(f.name, value))
     return placement
 
 
-def _within(where: str, least: int, limit: int, *values: int) -> None:
-    for value in values:
-        if not least <= value < limit:
-            raise ValueError(f"`{where}` is {_said(value)}")
+def _fit(where: str, value: Any, good: bool) -> None:
+    if not good:
+        raise ValueError(f"`{where}` is {_said(value)}")
 
 
 def schedule_of(record: Any) -> Schedule:
@@ -116,8 +124,9 @@ def schedule_of(record: Any) -> Schedule:
     if "entries" in given or "placements" not in given:
         raise ValueError("Schedule has no field `placements`, or `entries`")
     found = made(Schedule, {"entries" if name == "placements" else name: value for name, value in given.items()})
-    _within("Schedule.slots", 1, COUNT, found.slots)
-    _within("Schedule.channels", 1, LENGTH, *dict(found.channels).values())
+    _fit("Schedule.slots", found.slots, holds("slots", found.slots))
+    for elements in dict(found.channels).values():
+        _fit("Schedule.channels", elements, ELEMENTS[1](elements))
     return replace(found, entries=tuple(sorted(found.entries)), channels=tuple(sorted(found.channels)))
 
 
