@@ -115,12 +115,14 @@ class Watched:
             now = setting(plan, mine)
             found |= {"knobs": [_knob(k) for k in now.knobs], "schedule": schedule_text(operator, now.schedule)}
             found |= {"title": f"{operator.name}  {case}  on {self.asked.machine.name}", "ranks": case.topology.ranks}
-            count = self._tiles(case, now) if moving else 0
+            placed = _under(case, now)
+            count = tiles_of(placed.unproven(placed.topology_on(self.asked.machine))) if moving else 0
             if count > DRAWN:
                 said = f"{count:,} tiles on {case.topology.ranks} ranks: drawn as soon as the slider is let go"
                 shown, found["unfinished"] = tag("p", said), True
             else:
-                shown = self._shown(case, now, rank, setting(plan, pinned) if pinned else None)
+                beside = _under(case, setting(plan, pinned)) if pinned else None
+                _, shown = case_parts(placed, self.asked.machine, rank, beside)
         except TilelinkError as refused:
             shown = diagnostic(refused)
         return found | {"html": shown, "ms": round(1e3 * (time.perf_counter() - begin), 1)}
@@ -132,23 +134,6 @@ class Watched:
             self.plans[version] = case, case.unproven(case.topology_on(self.asked.machine))
         return self.plans[version]
 
-    def _tiles(self, case: Case, now: Setting) -> int:
-        placed = replace(case, operator=case.operator.with_schedule(now.schedule))
-        return tiles_of(placed.unproven(placed.topology_on(self.asked.machine)))
-
-    def _shown(self, case: Case, now: Setting, rank: int, pinned: Setting | None) -> Markup:
-        case = replace(case, operator=case.operator.with_schedule(now.schedule))
-        topology = case.topology_on(self.asked.machine)
-        try:
-            made = case.compiled(topology)
-        except TilelinkError:
-            verdict = case.verdict(topology)
-            if verdict.ok:
-                raise
-            return text(parts_of(verdict), tiles_svg(case.unproven(topology)))
-        other = None if pinned is None else replace(case, operator=case.operator.with_schedule(pinned.schedule))
-        return operator_parts(made, self.asked.machine, rank, None if other is None else other.compiled(topology))
-
 
 def report_page(case: Case, machine: Machine, trace: Trace | None = None) -> tuple[str, bool]:
     """One file with all that is known of a case, and whether it is proved.
@@ -156,42 +141,51 @@ def report_page(case: Case, machine: Machine, trace: Trace | None = None) -> tup
     Args:
         trace: of a call on such a machine, to be shown beside the prediction.
     """
-    topology = case.topology_on(machine)
-    verdict = case.verdict(topology)
     title = f"{case.operator.name}  {case}  on {machine.name}"
-    if verdict.error is not None:
-        plan = case.unproven(topology)
-        return document(title, parts_of(verdict), parts_of(plan)), False
-    made = case.compiled(topology)
-    schedule = tag("pre", schedule_text(case.operator, setting(made.plan, {}).schedule), class_="code")
-    parts = [schedule, operator_parts(made, machine)]
+    made, shown = case_parts(case, machine)
+    if made is None:
+        return document(title, shown), False
+    parts = [tag("pre", schedule_text(case.operator, setting(made.plan, {}).schedule), class_="code"), shown]
     if trace is not None:
-        found = predict(made.lowered, machine)
-        ranks = range(made.plan.topology.ranks)
-        parts += [
-            tag("h2", "Predicted and measured"),
-            *(beside_measured(made.plan, found, trace, rank) for rank in ranks),
-        ]
+        found, ranks = predict(made.lowered, machine), range(case.topology.ranks)
+        parts.append(tag("h2", "Predicted and measured"))
+        parts += [beside_measured(made.plan, found, trace, rank) for rank in ranks]
     return document(title, *parts), True
 
 
-def operator_parts(made: Compiled, machine: Machine, rank: int = 0, beside: Compiled | None = None) -> Markup:
-    """All that is known of a compiled operator: how long it takes and why, its plan, its proof and its emitted file.
+def case_parts(
+    case: Case, machine: Machine, rank: int = 0, beside: Case | None = None
+) -> tuple[Compiled | None, Markup]:
+    """All that is known of a case: how long it takes and why, its plan, its proof and its emitted file. Of one that the proof
+    refuses it is None, and what is wrong with its plan.
 
     Args:
         rank: whose timeline is drawn.
-        beside: the same operator under a schedule to compare it with.
+        beside: the same under a schedule to compare it with.
     """
-    other = None if beside is None else (beside.plan, bound(beside.lowered, machine))
-    rank = min(rank, made.plan.topology.ranks - 1)
-    parts = [prediction_parts(made.plan, bound(made.lowered, machine), rank, other)]
-    parts.append(folded("Tiles in their order", tiles_svg(made.plan), open_=True))
-    parts.append(folded("Plan", *map(sheet_table, plan_sheets(made.plan))))
-    parts.append(folded("Proof", parts_of(made.verdict)))
-    parts.append(
-        folded("Emitted file beside the tile programs", source_view(made.source, made.plan.wiring), open_=True)
+    topology = case.topology_on(machine)
+    try:
+        made = case.compiled(topology)
+    except TilelinkError:
+        verdict = case.verdict(topology)
+        if verdict.ok:
+            raise
+        return None, text(parts_of(verdict), parts_of(case.unproven(topology)))
+    compared = None if beside is None else beside.compiled(topology)
+    other = None if compared is None else (compared.plan, bound(compared.lowered, machine))
+    emitted = source_view(made.source, made.plan.wiring)
+    return made, text(
+        prediction_parts(made.plan, bound(made.lowered, machine), min(rank, topology.ranks - 1), other),
+        folded("Tiles in their order", tiles_svg(made.plan), open_=True),
+        folded("Plan", *map(sheet_table, plan_sheets(made.plan))),
+        folded("Proof", parts_of(made.verdict)),
+        folded("Emitted file beside the tile programs", emitted, open_=True),
     )
-    return text(*parts)
+
+
+def _under(case: Case, chosen: Setting) -> Case:
+    """With the schedule that knobs say."""
+    return replace(case, operator=case.operator.with_schedule(chosen.schedule))
 
 
 def _knob(knob: Knob) -> dict[str, Any]:
