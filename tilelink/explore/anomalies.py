@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilelink.cost import H200, Machine, bound
-from tilelink.errors import Loc, TilelinkError
-from tilelink.explore.cases import Case, Ranks
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import SHAPE_OPTION, Case, Ranks, unread
 from tilelink.explore.running import explore_case
 from tilelink.pipeline.compiled import planned, proved
 from tilelink.pipeline.operator import Operator
@@ -180,11 +180,7 @@ def parse_ranges(text: str) -> dict[str, int | tuple[int, int]]:
     for part in text.split(","):
         read = re.fullmatch(r"([A-Za-z]\w*)=([1-9]\d{0,9})(?::([1-9]\d{0,9}))?", part)
         if read is None or read[1] in found or (read[3] and int(read[3]) < int(read[2])):
-            raise TilelinkError(
-                "TL718",
-                "ranges of sizes that do not read",
-                loc=Loc("--shape", 1, 0, text=text),
-                hint="write each size once, with the smallest and the largest, or one: M=256:16384,N=4096,K=4096",
-            )
+            hint = "write each size once, with the smallest and the largest, or one: M=256:16384,N=4096,K=4096"
+            raise unread("TL718", "ranges of sizes that do not read", SHAPE_OPTION, text, hint)
         found[read[1]] = (int(read[2]), int(read[3])) if read[3] else int(read[2])
     return found

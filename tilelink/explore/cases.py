@@ -55,18 +55,19 @@ def parse_sizes(text: str, names: Sequence[str] = "MNK") -> tuple[tuple[str, int
         found = tuple((name, int(size)) for name, size in (part.split("=") for part in text.split(",")))
     else:
         why = "sizes are global: those of all ranks together"
-        raise _unread("TL702", "a shape that does not read", SHAPE_OPTION, text, hint, why)
+        raise unread("TL702", "a shape that does not read", SHAPE_OPTION, text, hint, why)
     for name, size in found:
         if size > LENGTH:
             why = f"the longest axis has {LENGTH:,} elements"
-            raise _unread("TL702", f"`{name}` is too large", SHAPE_OPTION, text, hint, why)
+            raise unread("TL702", f"`{name}` is too large", SHAPE_OPTION, text, hint, why)
     twice = {name for name, _ in found if [n for n, _ in found].count(name) > 1}
     if twice:
-        raise _unread("TL702", f"`{min(twice)}` has two sizes", SHAPE_OPTION, text, "give each name once")
+        raise unread("TL702", f"`{min(twice)}` has two sizes", SHAPE_OPTION, text, "give each name once")
     return found
 
 
-def _unread(code: str, what: str, option: str, text: str, hint: str, why: str | None = None) -> TilelinkError:
+def unread(code: str, what: str, option: str, text: str, hint: str, why: str | None = None) -> TilelinkError:
+    """Of the text of an option."""
     return TilelinkError(code, what, loc=Loc(option, 1, 0, text=text), why=why, hint=hint)
 
 
@@ -89,13 +90,13 @@ def parse_ranks(text: str) -> Ranks:
     if any(int(number) > MOST_RANKS for number in re.findall(r"\d+", text)):
         why = "a proof looks at all ranks, and takes minutes for thousands of them"
         hint = f"ask for at most {MOST_RANKS:,}"
-        raise _unread("TL713", "more ranks than can be planned for", RANKS_OPTION, text, hint, why)
+        raise unread("TL713", "more ranks than can be planned for", RANKS_OPTION, text, hint, why)
     if re.fullmatch(r"[1-9]\d*", text):
         return int(text)
     pairs = re.findall(r"(\w+)=(\d+)", text)
     if not re.fullmatch(r"\w+=\d+(,\w+=\d+)*", text) or len(dict(pairs)) < len(pairs):
         hint = "write how many there are, as 4, or how many along each axis, as NODE=2,GPU=2"
-        raise _unread("TL713", "ranks that do not read", RANKS_OPTION, text, hint)
+        raise unread("TL713", "ranks that do not read", RANKS_OPTION, text, hint)
     return grid_of({name: int(size) for name, size in pairs}).axes
 
 

@@ -17,6 +17,7 @@ PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "fused": fused,
     "library": library,
 }
+_FORMS = 'write for example gather=copy_engine(M=128, push=True) or matmul=sms(M=64, N=64, order=("ring", "group 4"))'
 
 
 def parse_placement(
@@ -41,13 +42,15 @@ def parse_placement(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         at = begin + max(0, (getattr(error, "offset", 1) or 1) - 1)
         raise _refused(text, option, at, at + 1, "this is no Python", _FORMS) from error
+
+    def wrong(node: ast.expr, why: str, hint: str = _FORMS) -> TilelinkError:
+        end = node.end_col_offset or node.col_offset + 1
+        return _refused(text, option, begin + node.col_offset, begin + end, why, hint)
+
     if not isinstance(node, ast.Call) or _name(node.func) not in PLACEMENTS:
-        end = begin + ((node.func if isinstance(node, ast.Call) else node).end_col_offset or 1)
-        raise _refused(text, option, begin, end, f"a placement is one of {', '.join(PLACEMENTS)}", _FORMS)
-    return path.strip(), _call(text, option, begin, node, functions)
-
-
-_FORMS = 'write for example gather=copy_engine(M=128, push=True) or matmul=sms(M=64, N=64, order=("ring", "group 4"))'
+        what = node.func if isinstance(node, ast.Call) else node
+        raise wrong(what, f"a placement is one of {', '.join(PLACEMENTS)}")
+    return path.strip(), _call(node, functions, wrong)
 
 
 def parse_placements(
@@ -78,20 +81,20 @@ def placement_text(path: str, placement: Placement) -> str | None:
     return f"{path}={placement!r}"
 
 
-def _call(text: str, option: str, begin: int, node: ast.Call, functions: Collection[str] | None) -> Placement:
+def _call(node: ast.Call, functions: Collection[str] | None, wrong: Callable[..., TilelinkError]) -> Placement:
     make = PLACEMENTS[_name(node.func)]
-    positional = [_literal(text, option, begin, a) for a in node.args]
+    positional = [_literal(a, wrong) for a in node.args]
     keywords: dict[str, Any] = {}
     for k in node.keywords:
         if k.arg is None:
-            raise _refused(text, option, *_span(begin, k.value), "`**` has no meaning here", _FORMS)
-        keywords[k.arg] = _literal(text, option, begin, k.value)
+            raise wrong(k.value, "`**` has no meaning here")
+        keywords[k.arg] = _literal(k.value, wrong)
     try:
         bound = inspect.signature(make).bind(*positional, **keywords)
     except TypeError as error:
         wanted = [p.name for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
         hint = f"its parameters are {', '.join(wanted)}, and tile sizes such as M=128"
-        raise _refused(text, option, *_span(begin, node), f"{_name(node.func)}: {error}", hint) from error
+        raise wrong(node, f"{_name(node.func)}: {error}", hint) from error
     tiles = bound.arguments.get("tile", {})
     places = dict(zip(bound.arguments, node.args, strict=False)) | {k.arg: k.value for k in node.keywords}
     for name, value in {**{n: v for n, v in bound.arguments.items() if n != "tile"}, **tiles}.items():
@@ -99,25 +102,18 @@ def _call(text: str, option: str, begin: int, node: ast.Call, functions: Collect
             continue
         meaning, good = FIELDS.get(name, TILE) if name not in tiles else TILE
         if not good(value):
-            at = _span(begin, places[name])
-            raise _refused(text, option, *at, f"`{name}` is {meaning}, and this is {value!r}", _FORMS)
+            raise wrong(places[name], f"`{name}` is {meaning}, and this is {value!r}")
     if make is library and functions is not None and bound.arguments["function"] not in functions:
         why = f"it names the function `{bound.arguments['function']}`, which no text from outside may name here"
-        raise _refused(text, option, *_span(begin, node), why, f"it may name {', '.join(sorted(functions))}")
+        raise wrong(node, why, f"it may name {', '.join(sorted(functions))}")
     return make(*positional, **keywords)
 
 
-def _literal(text: str, option: str, begin: int, node: ast.expr) -> Any:
+def _literal(node: ast.expr, wrong: Callable[..., TilelinkError]) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise _refused(
-            text,
-            option,
-            *_span(begin, node),
-            "arguments are literals: numbers, strings, True, False, None and tuples",
-            _FORMS,
-        ) from error
+        raise wrong(node, "arguments are literals: numbers, strings, True, False, None and tuples") from error
 
 
 def _name(node: ast.expr) -> str:
@@ -125,10 +121,6 @@ def _name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tilelink":
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _span(begin: int, node: ast.expr) -> tuple[int, int]:
-    return begin + node.col_offset, begin + (node.end_col_offset or node.col_offset + 1)
 
 
 def _refused(text: str, option: str, begin: int, end: int, why: str, hint: str) -> TilelinkError:

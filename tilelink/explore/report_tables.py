@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ from tilelink.ir.plan import (
     KernelPlan,
     Launch,
     Plan,
-    Signal,
     Stage,
     StepPlan,
     Transfer,
@@ -74,11 +73,7 @@ def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
             ("flags of", "flags", "one stands for", "raised by", "times a call", "waited for by"),
             tuple(_channel(plan, c) for c in plan.channels),
         ),
-        Sheet(
-            "Dependences",
-            ("tensor", "from", "to", "across ranks", "kept by"),
-            tuple(_dependences(plan)),
-        ),
+        Sheet("Dependences", ("tensor", "from", "to", "across ranks", "kept by"), tuple(_dependences(plan))),
         Sheet(
             "Credits",
             ("slots of", "may be written again"),
@@ -152,9 +147,8 @@ def walk_sheet(name: str, walk: Walk) -> Sheet:
 
 def _means(found: list[Total]) -> list[float]:
     columns = [("compute",), ("communicate", "set up"), ("compute + communicate",), ("wait",)]
-    return [sum(t.of(*kinds) for t in found) / len(found) for kinds in columns] + [
-        sum(t.idle for t in found) / len(found)
-    ]
+    sums = [*(sum(t.of(*kinds) for t in found) for kinds in columns), sum(t.idle for t in found)]
+    return [total / len(found) for total in sums]
 
 
 def verdict_sheets(verdict: Verdict) -> tuple[Sheet, ...]:
@@ -226,12 +220,12 @@ def _ranks(plan: Plan) -> list[int]:
     return list(range(count)) if count <= 64 else [*range(32), *range(count - 32, count)]
 
 
-def _range(values: list[int | None]) -> str:
+def _range(values: list[int | None], said: Callable[[int], str] = str) -> str:
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return "at run time"
     low, high = min(known), max(known)
-    return str(low) if low == high else f"{low} to {high}"
+    return said(low) if low == high else f"{said(low)} to {said(high)}"
 
 
 # ------------------------------------------------------------------------------------------------------------- tensors
@@ -240,7 +234,8 @@ def _tensor(plan: Plan, t: TensorDecl) -> tuple[str, ...]:
     shape = " × ".join(_axis(plan, a) for a in t.axes)
     held = "registers only" if buffer is None else _lives(buffer)
     slots = str(buffer.slots) if buffer is not None and buffer.shared else ""
-    return (t.name, shape, t.dtype, _whose(t), held, slots, "" if buffer is None else _bytes(plan, buffer))
+    nbytes = "" if buffer is None else _range([bytes_of(plan, buffer, r) for r in _ranks(plan)], _size)
+    return (t.name, shape, t.dtype, _whose(t), held, slots, nbytes)
 
 
 def _axis(plan: Plan, a: TensorAxis) -> str:
@@ -265,12 +260,6 @@ def _lives(buffer: Buffer) -> str:
     if buffer.staged:
         return "argument, copied to symmetric memory"
     return {"device": "device memory", "symmetric": "symmetric memory"}.get(buffer.space, buffer.space)
-
-
-def _bytes(plan: Plan, buffer: Buffer) -> str:
-    sizes = [bytes_of(plan, buffer, r) for r in _ranks(plan)]
-    low, high = min(sizes), max(sizes)
-    return _size(low) if low == high else f"{_size(low)} to {_size(high)}"
 
 
 def bytes_of(plan: Plan, buffer: Buffer, rank: int) -> int:
@@ -316,10 +305,7 @@ def _waiting(plan: Plan, c: Channel) -> str:
 
 
 def _paths(plan: Plan, c: Channel, action: str) -> list[str]:
-    def concerns(s: Signal) -> bool:
-        return s.action == action and s.channel == c.tensor
-
-    return list(dict.fromkeys(s.path for s in plan.signals if concerns(s)))
+    return list(dict.fromkeys(s.path for s in plan.signals if s.action == action and s.channel == c.tensor))
 
 
 def _times(plan: Plan, c: Channel) -> str:

@@ -161,8 +161,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, kind: str, body: str) -> None:
         data = body.encode()
         self._head(status, kind, len(data))
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        self.wfile.write(data)
 
     def _head(self, status: int, kind: str, length: int | None) -> None:
         self.send_response(status)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.runtime.simulated.machine import Record
 
 Kind = Literal["compute", "compute + communicate", "communicate", "wait", "set up"]
-KINDS: tuple[Kind, ...] = ("compute", "compute + communicate", "communicate", "wait", "set up")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
