@@ -117,9 +117,7 @@ def _crossing(works: Sequence[Work], machine: Machine, ranks: int) -> tuple[Arra
                 # What many tiles read has to come once.
                 between = np.minimum(between, touched(work.table, row)).T
             moved = moved + between
-    rank = np.arange(ranks)
-    near = machine.same_node(rank[:, None], rank)
-    return moved * near, moved * ~near
+    return machine.split(moved)
 
 
 def _memory(works: Sequence[Work], ranks: int) -> Array:

@@ -166,6 +166,12 @@ class Machine:
         """Whether two ranks reach one another over links; of numbers or arrays."""
         return rank // self.gpus == peer // self.gpus
 
+    def split(self, moved: Any) -> tuple[Any, Any]:
+        """What of (rank, rank) goes over links, and what between nodes."""
+        rank = np.arange(len(moved))
+        near = self.same_node(rank[:, None], rank)
+        return moved * near, moved * ~near
+
     def remote_rate(self, *, pull: bool = False, warps: int = 8, near: bool = True) -> float:
         """Of a worker that reaches into another rank's memory, while no other one does."""
         alone = (self.pull if pull else self.push) * (self.few_warps if warps <= FEW_WARPS else 1.0)

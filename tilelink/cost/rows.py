@@ -13,7 +13,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import Read, Write
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.proof.table import Row, Table
+from tilelink.proof.table import Row, Table, whole
 
 Array: TypeAlias = Any
 
@@ -24,7 +24,8 @@ def access(row: Row) -> Read | Write:
 
 
 def where(row: Row, values: Array) -> Array:
-    """Values, and 0 where the op is not executed."""
+    """Values, or one for all, and 0 where the op is not executed."""
+    values = whole(values, row.depth)
     for condition in row.conditions:
         values = values * condition
     return values
@@ -103,7 +104,7 @@ def repeated(row: Row, values: Array) -> int:
 def once(row: Row, values: Array) -> Array:
     """Values where the op is executed, those of turns that all touch the same spread over these: it comes from memory once."""
     same = tuple(axis for axis in axes_of(row) if values.shape[axis] == 1)
-    there = where(row, np.ones((1,) * row.depth))
+    there = where(row, 1.0)
     if not same:
         return values * there
     found = lengths(row)

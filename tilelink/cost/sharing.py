@@ -30,8 +30,7 @@ class Demand:
     @staticmethod
     def of(played: Played) -> Demand:
         """What it asks for where nobody else does."""
-        work = played.work
-        machine, ranks = work.machine, work.table.ranks
+        work, ranks = played.work, played.work.table.ranks
         long = np.maximum(played.end - played.begin, 1e-3)
         moved, local = np.zeros((ranks, ranks)), np.zeros(ranks)
         for row, between in work.crossing():
@@ -44,10 +43,7 @@ class Demand:
             elif isinstance(row.op, Read | Write):
                 size = where(row, nbytes(work.table, row))
                 local = local + size.sum(axis=tuple(range(1, row.depth))) * repeated(row, size)
-        local = local / long
-        rank = np.arange(ranks)
-        near = machine.same_node(rank[:, None], rank)
-        return Demand((moved * near, moved * ~near), np.broadcast_to(local, (ranks,)))
+        return Demand(work.machine.split(moved), np.broadcast_to(local / long, (ranks,)))
 
 
 def slower(demands: Sequence[Demand], loops: Sequence[Played], machine: Machine) -> Iterator[tuple[Array, Array]]:

@@ -156,7 +156,7 @@ class Work:
         here = max(1 / self.machine.worker_memory, self.workers / self.machine.memory)
         for row in self.rows:
             if isinstance(row.op, Await) and row.op.doorbell:
-                yield Cost(row, where(row, np.full((1,) * row.depth, self.machine.doorbell)))
+                yield Cost(row, where(row, self.machine.doorbell))
             if not isinstance(row.op, Read | Write) or (row.copy is not None and isinstance(row.op, Read)):
                 continue
             rank, size = row.values["rank"], nbytes(self.table, row)
@@ -167,7 +167,7 @@ class Work:
                 there = self._per_byte(row, np.where(source != rank, source, peer), pull)
                 fixed = 0.0 if self.by_workers else self.machine.copy
                 local = here * np.where(away, 1, 2) if self.by_workers else np.where(away, 0, 2 / self.machine.memory)
-                us, size = where(row, np.full((1,) * row.depth, fixed)), where(row, size)
+                us, size = where(row, fixed), where(row, size)
                 yield Cost(row, us, size * np.where(away, there, 0.0), size * local)
             elif self.by_workers:
                 hidden = row.place in self.operands or (self.made and isinstance(row.op, Write))
@@ -200,7 +200,7 @@ class Work:
 
     def _together(self, row: Row, there: Array) -> Array:
         """By tile, how many tiles of its wave an op is executed for where this holds."""
-        wide = where(row, there * np.ones((1,) * row.depth))
+        wide = where(row, there)
         turns = tuple(range(self.at.ndim, row.depth))
         by_position = self._by_position(wide.max(axis=turns, keepdims=True) if turns else wide, 0.0)
         ranks, tiles = by_position.shape
@@ -217,7 +217,6 @@ class Work:
                 each = self.machine.library(high, wide, float(deep.max()), self.table.lowered.sms)
                 read = sum(float(nbytes(self.table, r).max()) for r in product.rows(self.rows))
                 us = max(product.often * each, read / self.machine.memory) + self.machine.library_call
-                us = np.full((1,) * row.depth, us)
             yield Cost(row, where(row, us))
 
     def _total(self, costs: Sequence[Cost], fixed: float) -> Array:
@@ -314,7 +313,7 @@ class Work:
                 out = out + in_turn(row, summed(other, us, among), among, own=first)
             elif first:
                 out = out + summed(other, us)
-        return Event(row, out, row(op.index), where(row, np.ones((1,) * row.depth, dtype=np.bool_)))
+        return Event(row, out, row(op.index), where(row, True))
 
     @staticmethod
     def latest(event: Event, then: Event, times: Array) -> Array | None:
