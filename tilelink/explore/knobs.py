@@ -80,10 +80,8 @@ def schedule_text(operator: Operator, schedule: Schedule) -> str:
     said = {path: f"tilelink.{placement!r}" for path, placement in schedule.entries}
     nested = [f"{path!r}: {p}" for path, p in said.items() if "." in path]
     plain = [f"{path}={p}" for path, p in said.items() if "." not in path]
-    other = [f"slots={schedule.slots}"] if schedule.slots != Schedule().slots else []
-    other += [] if schedule.ll else ["ll=False"]
     entries = [f"{{{', '.join(nested)}}}"] if nested else []
-    lines = ",\n    ".join([*entries, *plain, *other])
+    lines = ",\n    ".join([*entries, *plain, *schedule.besides])
     return f"{operator.name}.schedule(\n    {lines},\n)" if lines else f"{operator.name}.schedule()"
 
 

@@ -265,12 +265,16 @@ class Schedule:
 
     def __str__(self) -> str:
         """As one writes it, without what goes without saying."""
-        said = [f"{path}={placement!r}" for path, placement in self.entries]
-        said += [f"slots={self.slots}"] if self.slots != Schedule().slots else []
+        return ", ".join([*(f"{path}={placement!r}" for path, placement in self.entries), *self.besides])
+
+    @property
+    def besides(self) -> list[str]:
+        """What it says that is no placement, the same way."""
+        said = [f"slots={self.slots}"] if self.slots != Schedule().slots else []
         said += [f"channels={dict(self.channels)}"] if self.channels else []
         said += ["unfused=True"] if self.unfused else []
         said += [] if self.ll else ["ll=False"]
-        return ", ".join(said)
+        return said
 
     def get(self, path: str) -> Placement | None:
         return dict(self.entries).get(path)
