@@ -131,6 +131,10 @@ class Contest:
         """A contender; `more` as of `Contender`."""
         self.contenders[name] = Contender(run, checked, **more)
 
+    def rival(self, name: str, run: Run, **more: Any) -> None:
+        """A contender that is compared by what it gives whenever it runs."""
+        self.add(name, run, run, **more)
+
     def enter(
         self,
         name: str,

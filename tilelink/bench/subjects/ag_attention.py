@@ -68,12 +68,12 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     found.add(LONE, ours_alone)
     found.add(COMM, gather, library=True)
-    found.add(UNFUSED, lambda: (gather(), ours_alone())[1], lambda: (gather(), ours_alone())[1], library=True)
+    found.rival(UNFUSED, lambda: (gather(), ours_alone())[1], library=True)
     if causal and g != h:
         found.missing |= dict.fromkeys((SDPA, SDPA_AFTER), "torch masks no grouped heads from the lower right")
         return found
     found.add(SDPA, sdpa, library=True)
-    found.add(SDPA_AFTER, lambda: (gather(), sdpa())[1], lambda: (gather(), sdpa())[1], library=True)
+    found.rival(SDPA_AFTER, lambda: (gather(), sdpa())[1], library=True)
     return found
 
 

@@ -62,8 +62,8 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     found.add(GROUPED, lambda: grouped(picked, weight, routing.start), library=True)
     found.add(COMM, lambda: lib.all_gather_into_tensor(rows, padded), library=True)
-    found.add(UNFUSED, unfused, unfused, library=True)
-    found.add(ROUTED, routed, routed, library=True)
+    found.rival(UNFUSED, unfused, library=True)
+    found.rival(ROUTED, routed, library=True)
     return found
 
 

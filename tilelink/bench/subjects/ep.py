@@ -88,7 +88,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     if experts % ranks:
         found.missing[BASELINE] = f"{experts} experts are not a multiple of {ranks}"
         return found
-    found.add(BASELINE, exchanged, exchanged, ungraphed=ASKS, library=True)
+    found.rival(BASELINE, exchanged, ungraphed=ASKS, library=True)
     return found
 
 

@@ -53,7 +53,7 @@ def ag_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         dist.all_gather_into_tensor(rows, padded)
         return torch.mm(rows[:m], weight, out=out)
 
-    contest.add(UNFUSED, unfused, unfused)
+    contest.rival(UNFUSED, unfused)
     _async_tp(
         contest,
         place,
@@ -88,7 +88,7 @@ def rs_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         dist.reduce_scatter_tensor(summed, partial)
         return summed[:mine]
 
-    contest.add(UNFUSED, unfused, unfused)
+    contest.rival(UNFUSED, unfused)
     _async_tp(
         contest,
         place,
@@ -102,7 +102,7 @@ def _simulated(contest: Contest, first: Run, second: Callable[[Any], Any]) -> No
     """What stands in for cuBLAS and NCCL where there are none: our own halves, one after the other."""
     contest.missing |= dict.fromkeys((GEMM, COMM, ASYNC_TP), NO_GPU)
     contest.add(OWN_COMM, first)
-    contest.add(UNFUSED, lambda: second(first()), lambda: second(first()))
+    contest.rival(UNFUSED, lambda: second(first()))
 
 
 def _async_tp(

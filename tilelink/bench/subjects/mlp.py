@@ -81,7 +81,7 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
             up = lone_up(all_gather(x, M=m), first, out=both)
             return reduce_scatter(lone_down(swiglu(up, active), second, out=partial[:m]), M=m)
 
-        contest.add(UNFUSED, in_turn, in_turn)
+        contest.rival(UNFUSED, in_turn)
         contest.add(OWN_COMM, lambda: (all_gather(x, M=m), reduce_scatter(partial[:m], M=m)))
         contest.missing |= dict.fromkeys((GEMM, COMM), NO_GPU)
         return contest
@@ -101,7 +101,7 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         scatter()
         return summed[:mine]
 
-    contest.add(UNFUSED, unfused, unfused)
+    contest.rival(UNFUSED, unfused)
     return contest
 
 

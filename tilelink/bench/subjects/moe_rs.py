@@ -85,8 +85,8 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
     found.add(GROUPED, lambda: grouped(hidden, weight, routing.start), library=True)
     found.add(COMM, lambda: lib.reduce_scatter_tensor(summed, partial), library=True)
-    found.add(UNFUSED, lambda: after(sum_by_torch), lambda: after(sum_by_torch), library=True)
-    found.add(FUSED_SUM, lambda: after(sum_in_one_kernel), lambda: after(sum_in_one_kernel), library=True)
+    found.rival(UNFUSED, lambda: after(sum_by_torch), library=True)
+    found.rival(FUSED_SUM, lambda: after(sum_in_one_kernel), library=True)
     return found
 
 

@@ -59,7 +59,7 @@ def against_nccl(
         collective(out, *theirs())
         return result()
 
-    found.add(COMM, nccl, nccl, library=True)
+    found.rival(COMM, nccl, library=True)
     return found
 
 
