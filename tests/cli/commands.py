@@ -22,3 +22,12 @@ def command(*arguments: str, code: int = 0) -> Result:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == code, done.output + repr(done.exception)
     return done
+
+
+def lines(done: Result) -> list[str]:
+    return [line.strip() for line in done.output.splitlines()]
+
+
+def error_of(done: Result) -> float:
+    """How far a result is from what it is compared with."""
+    return float(next(line for line in lines(done) if line.startswith("error")).split()[1])

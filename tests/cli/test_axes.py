@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cli.commands import alone, command
+from tests.cli.commands import alone, command, error_of
 from tests.selection import table
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_ranks, ranks_text
@@ -37,9 +37,7 @@ def test_every_command_that_takes_ranks_takes_axes() -> None:
 
 @pytest.mark.parametrize("ranks", ["DP=1,TP=1", "DP=2,TP=2", "DP=2,TP=1", "DP=1,TP=3"])
 def test_products_are_compared_along_axes(ranks: str) -> None:
-    printed = command("run", LINEAR, "--shape", RAGGED, "--ranks", ranks, "--calls", "2").output
-    error = next(line for line in printed.splitlines() if line.strip().startswith("error"))
-    assert 0 < float(error.split()[1]) < 2e-2
+    assert 0 < error_of(command("run", LINEAR, "--shape", RAGGED, "--ranks", ranks, "--calls", "2")) < 2e-2
 
 
 def test_the_expected_is_of_the_ranks_own_lines() -> None:
@@ -52,9 +50,7 @@ def test_the_expected_is_of_the_ranks_own_lines() -> None:
 
 
 def test_operators_of_one_axis_run_along_all_ranks() -> None:
-    printed = command("run", "ag_gemm", "--shape", "64x32x32", "--ranks", "NODE=2,GPU=2").output
-    error = next(line for line in printed.splitlines() if line.strip().startswith("error"))
-    assert 0 < float(error.split()[1]) < 2e-2
+    assert 0 < error_of(command("run", "ag_gemm", "--shape", "64x32x32", "--ranks", "NODE=2,GPU=2")) < 2e-2
 
 
 def test_a_run_comes_again_with_its_axes() -> None:

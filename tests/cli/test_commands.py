@@ -12,10 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import Result
 
 from benchmarks.mutants.mappings import sizes
-from tests.cli.commands import alone, command
+from tests.cli.commands import alone, command, error_of, lines
 from tests.selection import table
 from tilelink import ops
 from tilelink.explore.cases import Case, numbers_of
@@ -26,6 +25,8 @@ __all__ = ["alone"]  # in force here, too
 ROOT = Path(__file__).parents[2]
 SMALL = ("--shape", "128x64x64", "--ranks", "2")
 SVG = "<svg "
+OWN_FIRST = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
+"""Of `gemm_rs`: its ranks wait in a circle."""
 
 
 def shape_of(name: str) -> str:
@@ -34,21 +35,17 @@ def shape_of(name: str) -> str:
     return ",".join(f"{n}={v}" for n, v in sizes(operator) if n not in numbers_of(operator))
 
 
-def lines(done: Result) -> list[str]:
-    return [line.strip() for line in done.output.splitlines()]
-
-
 # ---------------------------------------------------------------------------------------------------------------- demo
 def test_demo_shows_every_stage() -> None:
-    printed = lines(command("demo"))
+    done = command("demo")
+    printed = lines(done)
     said = {words[0]: words[-1] for words in (line.split("  ") for line in printed) if len(words) > 1}
     titles = [printed.index(title) for title in ("Steps", "Tensors", "Channels", "Dependences", "A call", "Proof")]
     assert titles == sorted(titles)
     emitted = Path(said["emitted file"])
     assert emitted.name.startswith("ag_gemm_")
     assert "@triton.jit" in emitted.read_text()
-    error = float(next(line for line in printed if line.startswith("error")).split()[1])
-    assert 0 < error < 2e-2
+    assert 0 < error_of(done) < 2e-2
     assert any(line.startswith("wall time") for line in printed)
     assert said["timeline"] == "out/ag_gemm-timeline.html"
     assert SVG in Path("out/ag_gemm-timeline.html").read_text(encoding="utf-8")
@@ -124,9 +121,8 @@ def test_verify_compares_the_emitted_file() -> None:
 
 
 def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
-    own_first = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
     picture = tmp_path / "circle.svg"
-    done = command("verify", "gemm_rs", "--shape", "64x64x64", *own_first, "--picture", str(picture), code=1)
+    done = command("verify", "gemm_rs", "--shape", "64x64x64", *OWN_FIRST, "--picture", str(picture), code=1)
     assert "A circle of waits: 4 ranks and K=64, M=64, N=64" in done.output
     assert "TL605: `reduce` waits in a circle for itself" in done.output
     assert "verdict  refused" in done.output
@@ -134,8 +130,7 @@ def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_is_refused_can_be_looked_at() -> None:
-    own_first = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
-    asked = ("plan", "gemm_rs", "--shape", "64x64x64", *own_first)
+    asked = ("plan", "gemm_rs", "--shape", "64x64x64", *OWN_FIRST)
     assert "TL605" in command(*asked, code=1).output
     done = command(*asked, "--no-verify", "--picture", "tiles.svg")
     assert "its proof was left out: a call may be refused" in lines(done)
@@ -285,38 +280,26 @@ def test_run_takes_what_it_cannot_compare(name: str) -> None:
 def test_run_compares_with_the_plain_form(name: str) -> None:
     """Copy programs to the last bit."""
     sums = re.search("reduce|attention", name) is not None
-    printed = lines(command("run", name, "--shape", shape_of(name), "--ranks", "2", "--calls", "2"))
-    assert "reference  the operator's unfused form, by torch in fp32" in printed
-    error = float(next(line for line in printed if line.startswith("error")).split()[1])
-    assert (0 < error < 2e-2) if sums else error == 0
+    done = command("run", name, "--shape", shape_of(name), "--ranks", "2", "--calls", "2")
+    assert "reference  the operator's unfused form, by torch in fp32" in lines(done)
+    assert (0 < error_of(done) < 2e-2) if sums else error_of(done) == 0
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 def test_run_compares_with_torch(name: str, dtype: str) -> None:
-    printed = lines(command("run", name, "--shape", "67x40x48", "--ranks", "3", "--dtype", dtype, "--calls", "2"))
-    error = float(next(line for line in printed if line.startswith("error")).split()[1])
-    assert 0 < error < 2e-2
+    done = command("run", name, "--shape", "67x40x48", "--ranks", "3", "--dtype", dtype, "--calls", "2")
+    assert 0 < error_of(done) < 2e-2
 
 
 def test_run_takes_an_operator_from_a_file() -> None:
     file = f"{ROOT}/examples/gemm_rs.py:gemm_rs"
-    printed = lines(command("run", file, *SMALL, "--schedule", "scatter=fused('matmul')"))
-    assert 0 < float(next(line for line in printed if line.startswith("error")).split()[1]) < 2e-2
+    assert 0 < error_of(command("run", file, *SMALL, "--schedule", "scatter=fused('matmul')")) < 2e-2
 
 
 def test_run_writes_a_timeline_and_a_trace() -> None:
-    command(
-        "run",
-        "gemm_rs",
-        *SMALL,
-        "--timeline",
-        "a.svg",
-        "--trace",
-        "b/a.json",
-        "--schedule",
-        "scatter=copy_engine(M=64)",
-    )
+    drawn = ("--timeline", "a.svg", "--trace", "b/a.json")
+    command("run", "gemm_rs", *SMALL, *drawn, "--schedule", "scatter=copy_engine(M=64)")
     assert Path("a.svg").read_text(encoding="utf-8").startswith(SVG)
     events = json.loads(Path("b/a.json").read_text())["traceEvents"]
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}

@@ -68,11 +68,11 @@ class Watched:
 
     def load(self) -> None:
         """Import the file once more, and modules of its folder that it imports."""
-        local = _local_modules(self.asked.file) if self.asked.file is not None else {}
+        file = self.asked.file
+        local = {} if file is None else _local_modules(file)
         for name in [n for n in sys.modules if n.partition(".")[0] in local]:
             del sys.modules[name]
-        files = [self.asked.file, *local.values()] if self.asked.file is not None else []
-        self.stamps = {file: _stamp(file) for file in files if file is not None}
+        self.stamps = {} if file is None else {f: _stamp(f) for f in (file, *local.values())}
         operator, error = None, None
         linecache.checkcache()  # of diagnostics, which show lines
         try:
@@ -81,7 +81,7 @@ class Watched:
             error = found
         with self.changed:
             self.operator, self.error, self.version = operator, error, self.version + 1
-            self.imports = tuple(_imported(self.asked.file)) if self.asked.file is not None else ()
+            self.imports = () if file is None else tuple(_imported(file))
             self.changed.notify_all()
 
     def follow(self, stop: threading.Event) -> None:

@@ -130,8 +130,9 @@ def flags_svg(flags: Mapping[str, Array], end: float) -> Markup:
         for rank, mine in enumerate(times[: len(RANKS)]):
             there = np.sort(mine[np.isfinite(mine)])
             steps = [f"M{x} {y + high}"]
-            for n, at in enumerate(there[:: max(1, len(there) // 200)], 1):
-                up = y + high - min(n * max(1, len(there) // 200), len(there)) / count * high
+            each = max(1, len(there) // 200)
+            for n, at in enumerate(there[::each], 1):
+                up = y + high - min(n * each, len(there)) / count * high
                 steps.append(f"H{x + min(1.0, float(at) / end) * wide:.1f}V{up:.1f}")
             curve = "".join([*steps, f"H{x + wide}"])
             said = (
