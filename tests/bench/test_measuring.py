@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 import tilelink
 from tilelink.errors import TilelinkError
 from tilelink.runtime.backend import Backend
@@ -106,7 +108,7 @@ def test_simulated_time_is_of_the_call_alone() -> None:
     def body() -> tuple[float, float]:
         backend = require().backend
         assert isinstance(backend, SimulatedBackend)
-        stream, source = backend.main_stream(), backend.zeros(1 << 18, tilelink_dtype())
+        stream, source = backend.main_stream(), backend.zeros(1 << 18, torch.float32)
         target = backend.zeros(1 << 18, source.dtype)
         both = backend.timed(lambda: (stream.copy(target, source), stream.copy(target, source)))
         return backend.timed(lambda: stream.copy(target, source)), both
@@ -114,9 +116,3 @@ def test_simulated_time_is_of_the_call_alone() -> None:
     for one, both in tilelink.launch(body, ranks=2):
         assert one > 0
         assert 1.9 * one < both < 2.1 * one
-
-
-def tilelink_dtype():
-    import torch
-
-    return torch.float32

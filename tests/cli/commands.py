@@ -9,6 +9,9 @@ from typer.testing import CliRunner, Result
 
 from tilelink.cli import app
 
+CIRCLE = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
+"""Of `gemm_rs`: its ranks wait in a circle."""
+
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.mutants.mappings import sizes
-from tests.cli.commands import alone, command, error_of, lines
+from tests.cli.commands import CIRCLE, alone, command, error_of, lines
 from tests.selection import table
 from tilelink import ops
 from tilelink.explore.cases import Case, numbers_of
@@ -25,8 +25,6 @@ __all__ = ["alone"]  # in force here, too
 ROOT = Path(__file__).parents[2]
 SMALL = ("--shape", "128x64x64", "--ranks", "2")
 SVG = "<svg "
-OWN_FIRST = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
-"""Of `gemm_rs`: its ranks wait in a circle."""
 
 
 def shape_of(name: str) -> str:
@@ -122,7 +120,7 @@ def test_verify_compares_the_emitted_file() -> None:
 
 def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
     picture = tmp_path / "circle.svg"
-    done = command("verify", "gemm_rs", "--shape", "64x64x64", *OWN_FIRST, "--picture", str(picture), code=1)
+    done = command("verify", "gemm_rs", "--shape", "64x64x64", *CIRCLE, "--picture", str(picture), code=1)
     assert "A circle of waits: 4 ranks and K=64, M=64, N=64" in done.output
     assert "TL605: `reduce` waits in a circle for itself" in done.output
     assert "verdict  refused" in done.output
@@ -130,7 +128,7 @@ def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_is_refused_can_be_looked_at() -> None:
-    asked = ("plan", "gemm_rs", "--shape", "64x64x64", *OWN_FIRST)
+    asked = ("plan", "gemm_rs", "--shape", "64x64x64", *CIRCLE)
     assert "TL605" in command(*asked, code=1).output
     done = command(*asked, "--no-verify", "--picture", "tiles.svg")
     assert "its proof was left out: a call may be refused" in lines(done)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 
-from tests.cli.commands import alone as alone
-from tests.cli.commands import command
+from tests.cli.commands import CIRCLE, alone, command
 from tilelink.explore.documents import finite
 
+__all__ = ["alone"]  # in force here, too
 SMALL = ("ag_gemm", "--shape", "64x32x32", "--ranks", "2")
 ASKED = {"command", "operator", "signature", "sizes", "dtype", "ranks", "axes", "schedule", "ok"}
 STUDY = {
@@ -45,39 +44,14 @@ def test_verify() -> None:
     assert {"rule", "text", "ms"} == set(document["proofs"][0])
 
 
-def test_what_is_refused_has_its_diagnostic_and_its_counterexample(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        dedent(
-            """
-            import tilelink
-            import tilelink.language as tl
-
-
-            @tilelink.program("M N -> M N")
-            def hasty(x, out):
-                m, n = tl.tile_id(out)
-                tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)))
-                tl.producer_tile_notify(out, (m, n))
-
-
-            @tilelink.program("M N -> M N")
-            def doubled(product, out):
-                m, n = tl.tile_id(out)
-                tl.tile_store(out, (m, n), tl.tile_load(product, (m, n)) * 2)
-                tl.producer_tile_notify(out, (m, n))
-
-
-            @tilelink.operator("M N -> M N")
-            def mine(x):
-                return doubled(hasty(x))
-            """
-        )
-    )
-    document = found("verify", "mine.py:mine", "--shape", "M=32,N=32", "--ranks", "2", code=1)
+def test_what_is_refused_has_its_diagnostic_and_its_counterexample() -> None:
+    document = found("verify", "gemm_rs", "--shape", "64x64x64", *CIRCLE, code=1)
     assert (document["ok"], document["verdict"]) == (False, "refused")
-    assert document["error"]["code"].startswith("TL6")
+    assert document["error"]["code"] == "TL605"
     assert document["error"]["line"] is not None
     assert set(document["error"]) == {"code", "message", "file", "line", "why", "hint", "text"}
+    assert set(document["counterexample"]) == {"kind", "example", "steps"}
+    assert set(document["counterexample"]["steps"][0]) == {"rank", "call", "step", "tile", "does", "line"}
 
 
 def test_run() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import alone, command
+from tests.cli.commands import CIRCLE, alone, command
 from tests.selection import table
 from tests.speed import least_cpu_s
 from tilelink.explore.live import Asked, Watched
@@ -127,8 +127,7 @@ def test_a_report_is_one_file_that_needs_nothing_besides() -> None:
 
 
 def test_a_report_of_what_is_refused_says_why() -> None:
-    circle = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
-    command("report", "gemm_rs", "--shape", "64x64x64", *circle, code=1)
+    command("report", "gemm_rs", "--shape", "64x64x64", *CIRCLE, code=1)
     assert "TL605" in Path("report.html").read_text(encoding="utf-8")
 
 

@@ -49,7 +49,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(Setting):
     """Milliseconds are medians over the rounds of the slowest rank; `ms_ours_low` and `_high` are the quartiles.
 
     `baseline`: what ours is to beat, the fastest of several if there are; `speedup`: baseline / ours. `ms_graph`,
@@ -65,8 +65,6 @@ class Row:
     operator: str
     case: str
     sizes: Mapping[str, int]
-    ranks: int
-    backend: str
     ms_ours: float | None
     ms_ours_low: float | None
     ms_ours_high: float | None
@@ -94,10 +92,6 @@ class Row:
     contenders: Mapping[str, Mapping[str, Any]]
     others: Mapping[str, Mapping[str, Any]]
     missing: Mapping[str, str]
-    gpu: str
-    torch: str
-    triton: str
-    commit: str
 
     @property
     def right(self) -> bool:
