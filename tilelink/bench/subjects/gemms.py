@@ -1,4 +1,4 @@
-"""AG+GEMM and GEMM+RS among their contenders."""
+"""AG+GEMM and GEMM+RS among their contenders. On simulated ranks our own halves, one after the other, stand in for libraries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from tilelink.bench.contest import (
     ASYNC_TP,
@@ -19,7 +18,6 @@ from tilelink.bench.contest import (
     UNFUSED,
     Contest,
     Place,
-    Run,
     Sizes,
     Variants,
     same,
@@ -40,20 +38,21 @@ def ag_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     contest = Contest(inputs=[padded, weight, rows], outputs=[out])
     for name, op in ours.items():
         contest.enter(name, op, (x, weight), M=m)
-    lone = gemm_like(ours[OURS])
+    lone, lib = gemm_like(ours[OURS]), place.libraries
     contest.used.append(lone)
-    contest.add(TRITON, lambda: lone(rows[:m], weight, out=out))
-    if place.simulated:
-        _simulated(contest, lambda: all_gather(x, M=m), lambda whole: lone(whole, weight))
-        return contest
-    contest.add(GEMM, lambda: torch.mm(rows[:m], weight, out=out))
-    contest.add(COMM, lambda: dist.all_gather_into_tensor(rows, padded))
 
     def unfused() -> torch.Tensor:
-        dist.all_gather_into_tensor(rows, padded)
+        lib.all_gather_into_tensor(rows, padded)
         return torch.mm(rows[:m], weight, out=out)
 
-    contest.rival(UNFUSED, unfused)
+    contest.add(TRITON, lambda: lone(rows[:m], weight, out=out))
+    contest.add(GEMM, lambda: torch.mm(rows[:m], weight, out=out), library=True)
+    contest.add(COMM, lambda: lib.all_gather_into_tensor(rows, padded), library=True)
+    if place.simulated:
+        contest.add(OWN_COMM, lambda: all_gather(x, M=m))
+        contest.rival(UNFUSED, lambda: lone(all_gather(x, M=m), weight))
+    else:
+        contest.rival(UNFUSED, unfused)
     _async_tp(
         contest,
         place,
@@ -73,22 +72,22 @@ def rs_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     contest = Contest(inputs=[x, weight, partial], outputs=[summed])
     for name, op in ours.items():
         contest.enter(name, op, (x, weight), K=sizes["K"])
-    lone = gemm_like(ours[OURS])
+    lone, lib = gemm_like(ours[OURS]), place.libraries
     contest.used.append(lone)
-    contest.add(TRITON, lambda: lone(x, weight, out=partial[:m]))
-    if place.simulated:
-        _simulated(contest, lambda: lone(x, weight), lambda p: reduce_scatter(p, M=m))
-        contest.add(OWN_COMM, lambda: reduce_scatter(partial[:m], M=m))
-        return contest
-    contest.add(GEMM, lambda: torch.mm(x, weight, out=partial[:m]))
-    contest.add(COMM, lambda: dist.reduce_scatter_tensor(summed, partial))
 
     def unfused() -> torch.Tensor:
         torch.mm(x, weight, out=partial[:m])
-        dist.reduce_scatter_tensor(summed, partial)
+        lib.reduce_scatter_tensor(summed, partial)
         return summed[:mine]
 
-    contest.rival(UNFUSED, unfused)
+    contest.add(TRITON, lambda: lone(x, weight, out=partial[:m]))
+    contest.add(GEMM, lambda: torch.mm(x, weight, out=partial[:m]), library=True)
+    contest.add(COMM, lambda: lib.reduce_scatter_tensor(summed, partial), library=True)
+    if place.simulated:
+        contest.add(OWN_COMM, lambda: reduce_scatter(partial[:m], M=m))
+        contest.rival(UNFUSED, lambda: reduce_scatter(lone(x, weight), M=m))
+    else:
+        contest.rival(UNFUSED, unfused)
     _async_tp(
         contest,
         place,
@@ -98,17 +97,13 @@ def rs_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     return contest
 
 
-def _simulated(contest: Contest, first: Run, second: Callable[[Any], Any]) -> None:
-    """What stands in for cuBLAS and NCCL where there are none: our own halves, one after the other."""
-    contest.missing |= dict.fromkeys((GEMM, COMM, ASYNC_TP), NO_GPU)
-    contest.add(OWN_COMM, first)
-    contest.rival(UNFUSED, lambda: second(first()))
-
-
 def _async_tp(
     contest: Contest, place: Place, m: int, run: Callable[[str], Any], reads: Callable[[Any], Any] = same
 ) -> None:
     """PyTorch's asynchronous tensor parallelism, where this torch has it and can split the rows."""
+    if place.group is None:
+        contest.missing[ASYNC_TP] = NO_GPU
+        return
     if m % place.backend.ranks:
         contest.missing[ASYNC_TP] = f"{m} rows are not a multiple of {place.backend.ranks}"
         return
@@ -124,7 +119,6 @@ def _async_tp(
         contest.missing[ASYNC_TP] = f"torch {torch.__version__} has none"
         return
     group = place.group
-    assert group is not None
     symmetric.enable_symm_mem_for_group(group)  # pyright: ignore[reportArgumentType]
     contest.add(ASYNC_TP, lambda: run(group), lambda: reads(run(group)))
 

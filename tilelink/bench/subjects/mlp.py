@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import triton
 import triton.language as tl
 
@@ -13,7 +12,6 @@ from tilelink.bench.contest import (
     ASYNC_TP,
     COMM,
     GEMM,
-    NO_GPU,
     OWN_COMM,
     TRITON,
     UNFUSED,
@@ -75,25 +73,13 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     contest.used += [ag_gemm, gemm_rs, lone_up, lone_down]
     contest.add(TRITON, lambda: without_communication(lone_up, lone_down))
     contest.missing[ASYNC_TP] = "not part of this case"
-    if place.simulated:
-
-        def in_turn() -> Any:
-            up = lone_up(all_gather(x, M=m), first, out=both)
-            return reduce_scatter(lone_down(swiglu(up, active), second, out=partial[:m]), M=m)
-
-        contest.rival(UNFUSED, in_turn)
-        contest.add(OWN_COMM, lambda: (all_gather(x, M=m), reduce_scatter(partial[:m], M=m)))
-        contest.missing |= dict.fromkeys((GEMM, COMM), NO_GPU)
-        return contest
+    lib = place.libraries
 
     def gather() -> None:
-        dist.all_gather_into_tensor(rows, padded)
+        lib.all_gather_into_tensor(rows, padded)
 
     def scatter() -> None:
-        dist.reduce_scatter_tensor(summed, partial)
-
-    contest.add(GEMM, lambda: without_communication(torch.mm, torch.mm))
-    contest.add(COMM, lambda: (gather(), scatter()))
+        lib.reduce_scatter_tensor(summed, partial)
 
     def unfused() -> torch.Tensor:
         gather()
@@ -101,7 +87,15 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         scatter()
         return summed[:mine]
 
-    contest.rival(UNFUSED, unfused)
+    def in_turn() -> Any:
+        up = lone_up(all_gather(x, M=m), first, out=both)
+        return reduce_scatter(lone_down(swiglu(up, active), second, out=partial[:m]), M=m)
+
+    contest.add(GEMM, lambda: without_communication(torch.mm, torch.mm), library=True)
+    contest.add(COMM, lambda: (gather(), scatter()), library=True)
+    if place.simulated:
+        contest.add(OWN_COMM, lambda: (all_gather(x, M=m), reduce_scatter(partial[:m], M=m)))
+    contest.rival(UNFUSED, in_turn if place.simulated else unfused)
     return contest
 
 
