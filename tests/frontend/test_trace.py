@@ -336,7 +336,7 @@ def test_what_is_declared() -> None:
     declared = [t for t in wiring.tensors if t.origin == "declared"]
     assert [shape(t) for t in declared] == ["R=RANKS C=K + 1 N=N", "M=M/R K=K", "M=M N=N"]
     assert [t.dtype for t in declared] == ["f32", "bf16", "f16"]
-    assert str(declared[1].owner_map) == "m -> m // 4 % R"
+    assert str(declared[1].axes[0].owner) == "m -> m // 4 % R"
 
 
 def test_what_is_declared_has_the_dtype_of_inputs_that_name_none() -> None:

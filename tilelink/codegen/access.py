@@ -11,7 +11,7 @@ from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import If, Op, Read, Write, walk
-from tilelink.ir.partition import GridAxis, extent, held
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import LL_DATA
 from tilelink.ir.program import At, Expr, Gather, IndexEntry, Load, OfTile, Store, Whole
 from tilelink.ir.shape import ITEM_BYTES
@@ -93,14 +93,14 @@ def address(
     scope: Scope, pointer: str, tensor: TensorDecl, index: Entries, body: tuple[Op, ...]
 ) -> tuple[str, str | None]:
     """(pointer expression, mask expression or None). Products are 64 bits wide: offsets may pass 2**31."""
-    found, (op, tests), block = stored(tensor, index), accessed(body), _block(tensor, index)
+    found, (op, tests), block = stored(index), accessed(body), _block(index)
     parts, masks = [pointer], list[str]()
     with scope.keeping_names():
         extents, each = extents_and_elements(scope, tensor.name)
         words = len(found) - 1 if each > 1 else None  # the axis that has a lane for each of them
         strides = [scope.stride(tensor.name, axis, extents) for axis in range(len(extents))]
         terms = [
-            _words(scope, tensor, v, e, extents[k]) if k == words else _term(scope, tensor, v, e, op.box[k][0], tests)
+            _words(scope, v, e, extents[k]) if k == words else _term(scope, tensor, v, e, op.box[k][0], tests)
             for k, (v, e) in enumerate(found)
         ]
         for (v, e), (position, mask), stride in zip(found, terms, strides, strict=True):
@@ -119,9 +119,9 @@ def address(
     return " + ".join(parts), " & ".join(masks) or None
 
 
-def _block(tensor: TensorDecl, index: Entries) -> list[ViewAxis | type[Gather]]:
+def _block(index: Entries) -> list[ViewAxis | type[Gather]]:
     """What the axes of a block are of: all vectors of positions make one."""
-    kept = [v for v, e in stored(tensor, index) if not isinstance(e, At)]
+    kept = [v for v, e in stored(index) if not isinstance(e, At)]
     made = [
         (v, isinstance(e, Gather))
         for v, e in index
@@ -130,15 +130,15 @@ def _block(tensor: TensorDecl, index: Entries) -> list[ViewAxis | type[Gather]]:
     return list(dict.fromkeys(Gather if gathered else v for v, gathered in made))
 
 
-def stored(tensor: TensorDecl, index: Entries) -> Entries:
+def stored(index: Entries) -> Entries:
     """The entries of the axes that are in memory: of all of them, in their order there."""
-    return [(v, e) for v, e in index if v.axis is not None and not tensor.axes[v.axis].own_slice]
+    return [(v, e) for v, e in index if v.stored]
 
 
-def _words(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, words: Formula) -> tuple[str, str | None]:
+def _words(scope: Scope, v: ViewAxis, e: IndexEntry, words: Formula) -> tuple[str, str | None]:
     """The last axis of a memory that has so many words. Such a tile begins at a multiple of its length."""
     assert isinstance(e, (OfTile, Whole))
-    tile = _tile(scope, tensor, v, e)
+    tile = _tile(scope, v, e)
     tile.pairs_end = scope.text(words)
     return tile.pairs, tile.pairs_inside
 
@@ -148,7 +148,7 @@ def _term(
 ) -> tuple[str, str | None]:
     """Of an axis of memory: its position, or a vector of them, and its mask. `first`: where it begins."""
     if isinstance(e, (OfTile, Whole)):
-        tile, place = _tile(scope, tensor, v, e), scope.places.get(tensor.name)
+        tile, place = _tile(scope, v, e), scope.places.get(tensor.name)
         if place is not None and v.axis == 0:
             return f"({tile.at} - {place.first})", mask_of(tile)
         begin = scope.here(first)
@@ -179,15 +179,13 @@ def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather
     # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
     if scope.checks.debug and not e.expr.positional:
         report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
-        size = scope.text(extent(tensor, v, scope.step.axis))
+        size = scope.text(v.extent(scope.step.axis))
         scope.lines.add(f"shmem.check_below({text}, {size}, {report}, t)", scope.loc)
 
 
 def tiles_of(scope: Scope, op: Load | Store) -> list[TileNames]:
     """Those of the axes that the block has which is loaded or stored."""
-    tensor = scope.declared(op.param)
-    found = stored(tensor, scope.indexed(op))
-    return [_tile(scope, tensor, v, e) for v, e in found if isinstance(e, (OfTile, Whole))]
+    return [_tile(scope, v, e) for v, e in stored(scope.indexed(op)) if isinstance(e, (OfTile, Whole))]
 
 
 def inside_of(scope: Scope, op: Load) -> str | None:
@@ -210,8 +208,8 @@ def extents_and_elements(scope: Scope, buffer: str) -> Memory:
     return (*extents[:-1], pairs), each
 
 
-def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:
-    return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, held(tensor, v, scope.step.axis))
+def _tile(scope: Scope, v: ViewAxis, e: OfTile | Whole) -> TileNames:
+    return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, v.held(scope.step.axis))
 
 
 def from_data(expr: Expr, text: str, most: str | None = None) -> str:

@@ -19,7 +19,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import AT, Await, Walk, formulas
 from tilelink.ir.lowered import If as LoweredIf
 from tilelink.ir.lowered import walk as lowered_ops
-from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import Bounds, Expr, If, Load, Loop, Notify, Tiles, Wait, walk
 from tilelink.ir.program import Op as Statement
 from tilelink.ir.shape import ITEM_BYTES, accumulator
@@ -85,16 +85,16 @@ def _bound(scope: Scope, op: Bounds) -> str:
             if g.var in scope.tiles and not v.unit and not g.unit:
                 shape.append(str(scope.tiles[g.var].extent))
             elif not v.unit and not g.unit:
-                assert v.axis is not None
-                shape.append(str(g.tile or access.padded(scope, tensor.axes[v.axis].size)))
+                assert v.of is not None
+                shape.append(str(g.tile or access.padded(scope, v.of.size)))
         return "[" + ", ".join(shape) + "]"
     if op.what == "acc_dtype":
         return TRITON_DTYPES[accumulator(tensor.dtype)]
     if op.what == "size":
-        return atom(scope.text(extent(tensor, view[op.axis or 0], scope.step.axis)))
+        return atom(scope.text(view[op.axis or 0].extent(scope.step.axis)))
     if op.what == "range" and op.var is None:
         along = view[op.axis or 0]
-        return access.whole(scope, along.dim, extent(tensor, along, scope.step.axis)).at
+        return access.whole(scope, along.dim, along.extent(scope.step.axis)).at
     assert op.var is not None
     tile = scope.tiles[op.var]
     return {"segment": tile.segment, "range": tile.at, "begin": tile.begin, "end": tile.end}[op.what]
@@ -281,7 +281,7 @@ def _loop(scope: Scope, op: Loop) -> None:
         for size in (o for o in walk(scope.body) if isinstance(o, Bounds) and o.what == "size"):
             if size.name in op.header.names and size.axis is not None:
                 v = scope.step.step.binding(size.param).view[size.axis]
-                value = F.evaluate(extent(scope.declared(size.param), v, scope.step.axis), scope.lowered.env(0))
+                value = F.evaluate(v.extent(scope.step.axis), scope.lowered.env(0))
                 known[size.name] = str(value)
     _nested(scope, f"{replace(scope, replaced=known).expression(op.header)}:", op.loc, op.body)
 

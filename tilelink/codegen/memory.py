@@ -14,7 +14,6 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import extent
 from tilelink.ir.program import At, Bounds, Load, OfTile, Store, TileProgram, Tiles, Whole, has_dot, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl
@@ -184,7 +183,7 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store) -> Tma | None:
     device = scope.plan.topology.device
     if device.amd or device.capability < 90 or not has_dot(scope.step.step.program) or scope.is_ll(tensor.name):
         return None
-    index, stored = scope.indexed(op), access.stored(tensor, scope.indexed(op))
+    index, stored = scope.indexed(op), access.stored(scope.indexed(op))
     kinds, before = [type(e) for _, e in stored], len(stored) - 2
     two = len(index) == len(kinds) and kinds == [At] * before + [OfTile, OfTile]
     rows = kinds[-1:] == [Whole] and sorted(k.__name__ for k in kinds[:-1]) == ["At"] * before + ["OfTile"]
@@ -242,7 +241,7 @@ def _descriptor(
 
 def _coordinate(scope: Scope, tensor: TensorDecl, op: Load | Store, axis: int) -> str:
     """Where the access begins along an axis of the memory. What lies outside the axis stays there."""
-    v, e = access.stored(tensor, scope.indexed(op))[axis]
+    v, e = access.stored(scope.indexed(op))[axis]
     (found, tests), place = access.accessed(scope.part.of(op)), scope.places.get(tensor.name)
     if isinstance(e, OfTile) and place is not None and v.axis == 0:
         return f"{scope.tiles[e.var].begin} - {place.first}"
@@ -250,7 +249,7 @@ def _coordinate(scope: Scope, tensor: TensorDecl, op: Load | Store, axis: int) -
         if isinstance(e, At):
             at = access.named(scope, e)
             if not e.expr.positional and any(at in F.parts(t) for t in tests):
-                most = scope.text(extent(tensor, v, scope.step.axis))
+                most = scope.text(v.extent(scope.step.axis))
                 scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({scope.expression(e.expr)}, -1)", most))
         return scope.text(found.box[axis][0])
 

@@ -244,8 +244,8 @@ def _axis(plan: Plan, a: TensorAxis) -> str:
 
 
 def _whose(t: TensorDecl) -> str:
-    if t.owner_map is not None:
-        return str(t.owner_map)
+    if t.owned is not None:
+        return str(t.axes[t.owned].owner)
     split = [a for a in t.axes if a.over is not None]
     if any(a.own_slice for a in split):
         return "each rank its slice"
@@ -374,7 +374,7 @@ def _dependences(plan: Plan) -> Iterator[tuple[str, ...]]:
     """The tensor of each wait, who makes it, who waits, whether it crosses ranks, and what keeps it."""
     for s in (s for s in plan.signals if isinstance(s.op, Wait)):
         tensor = plan.wiring.tensor(plan.step(s.path).step.binding(s.op.param).tensor)
-        pulled = reads_remote(plan.step(s.path), s.op.param, tensor)
+        pulled = reads_remote(plan.step(s.path), s.op.param)
         makers = [(plan.step(n.path), n.op.param) for n in plan.signals if isinstance(n.op, Notify)]
         told = [(m.path, pulled or crosses(m, p)) for m, p in makers if m.step.binding(p).tensor == tensor.name]
         for maker, far in [("caller", pulled)] if tensor.origin == "argument" else told:

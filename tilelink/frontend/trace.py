@@ -70,7 +70,8 @@ def trace(
     kept = [r for r in run.records if r.origin != "declared" or r.uses or r in returned]
     known = (*sizes_of(signature), *(n for n in sizes if n.startswith("_")))
     called = _names(kept, set(known))
-    tensors = tuple(_declared(r, called) for r in kept)
+    declared = {r.key: _declared(r, called) for r in kept}
+    tensors = tuple(declared.values())
     used = {s for t in tensors for a in t.axes for s in symbols(a.size)}
     along = zip(run.steps, _axes_of(run.steps, tuple(run.ranks.sizes)), strict=True)
     return Wiring(
@@ -78,7 +79,7 @@ def trace(
         signature=signature,
         sizes=tuple(s for s in known if s in used),
         tensors=tensors,
-        steps=tuple(_step(s, called, a, run.ranks.sizes[a]) for s, a in along),
+        steps=tuple(_step(s, declared, a, run.ranks.sizes[a]) for s, a in along),
         arguments=tuple(called[one.record.key] for one in given),
         results=tuple(called[r.key] for r in returned),
         loc=loc or NOWHERE,
@@ -275,25 +276,31 @@ def _names(records: Sequence[Record], taken: set[str]) -> dict[str, str]:
 
 def _declared(record: Record, names: Mapping[str, str]) -> TensorDecl:
     splits = [names[a.split.key] if isinstance(a.split, Record) else a.split for a in record.axes]
+    owner = record.owner_map
     return TensorDecl(
         name=names[record.key],
         axes=tuple(
-            TensorAxis(a.name, a.size.formula, split, a.unit, a.over)
-            for a, split in zip(record.axes, splits, strict=True)
+            TensorAxis(a.name, a.size.formula, split, a.unit, a.over, owner if owner and k == owner.axis else None)
+            for k, (a, split) in enumerate(zip(record.axes, splits, strict=True))
         ),
         dtype=record.dtype,
         origin=record.origin,
         contract=record.contract,
-        owner_map=record.owner_map,
         loc=record.loc,
     )
 
 
-def _step(step: Step, names: Mapping[str, str], axis: str, ranks: int) -> Step:
-    def view(axis: ViewAxis) -> ViewAxis:
-        return replace(axis, split=names[axis.split]) if axis.split is not None and axis.split in names else axis
+def _step(step: Step, declared: Mapping[str, TensorDecl], axis: str, ranks: int) -> Step:
+    """`declared`: tensors by the keys of their records."""
 
-    bindings = tuple(Binding(b.param, names[b.tensor], tuple(map(view, b.view))) for b in step.bindings)
+    def view(axis: ViewAxis, tensor: TensorDecl) -> ViewAxis:
+        split = declared[axis.split].name if axis.split is not None and axis.split in declared else axis.split
+        return replace(axis, split=split, of=None if axis.axis is None else tensor.axes[axis.axis])
+
+    bindings = tuple(
+        Binding(b.param, tensor.name, tuple(view(v, tensor) for v in b.view))
+        for b, tensor in ((b, declared[b.tensor]) for b in step.bindings)
+    )
     program = with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
     return replace(step, program=program, bindings=bindings, axis=axis)
 

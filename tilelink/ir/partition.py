@@ -11,7 +11,6 @@ from typing import Any, Literal
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
-from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
 def part(size: F.Like, over: str | None = RANK_AXIS) -> Formula:
@@ -26,28 +25,6 @@ def here(size: F.Like, rank: F.Like | None = None, over: str | None = RANK_AXIS)
     p = part(size, over)
     at = rank_along(over or RANK_AXIS) if rank is None else F.of(rank)
     return F.maximum(F.minimum(F.of(size) - at * p, p), 0)
-
-
-def extent(tensor: TensorDecl, v: ViewAxis, along: str) -> Formula:
-    """Positions that a program sees on a view axis, in its own coordinates; `along`: its axis of ranks."""
-    if v.axis is None:
-        return ranks_along(along)
-    of = tensor.axes[v.axis]
-    return here(of.size, over=of.over) if v.local else of.size
-
-
-def held(tensor: TensorDecl, v: ViewAxis, along: str) -> Formula:
-    """Positions of a whole view axis that a rank's own memory has: of a split one those of its part."""
-    of = None if v.axis is None else tensor.axes[v.axis]
-    return extent(tensor, v, along) if of is None or of.over is None else here(of.size, over=of.over)
-
-
-def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
-    """f_R: the rank that holds position `at` of an axis, by the tensor's owner map, else by its shape."""
-    if tensor.owner_map is not None and axis == tensor.owned:
-        return F.substitute(tensor.owner_map.formula, dict.fromkeys(tensor.owner_map.variables, at))
-    of = tensor.axes[axis]
-    return F.of(at) if of.own_slice else F.of(at) // part(of.size, of.over)
 
 
 class _Pieces(ABC):

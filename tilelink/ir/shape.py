@@ -207,6 +207,12 @@ class MapTerm:
     variables: tuple[str, ...]
     formula: Formula
 
+    @property
+    def axis(self) -> int:
+        """The axis that it looks at."""
+        used = symbols(self.formula)
+        return next((a for a, name in enumerate(self.variables) if name in used), 0)
+
     def __str__(self) -> str:
         return f"{', '.join(self.variables)} -> {substitute(self.formula, {ranks_along().name: Sym(RANK_AXIS)})}"
 

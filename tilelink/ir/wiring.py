@@ -7,27 +7,45 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Formula, symbols
+from tilelink.ir.formula import Formula, Like, of, substitute
+from tilelink.ir.partition import here, part
 from tilelink.ir.program import IndexEntry, OfTile, Store, TileProgram, Whole, walk
 from tilelink.ir.schedule import Placement
-from tilelink.ir.shape import RANK_AXIS, Contract, MapTerm, Signature
+from tilelink.ir.shape import RANK_AXIS, Contract, MapTerm, Signature, ranks_along
 
 
 @dataclass(frozen=True, slots=True)
 class TensorAxis:
     """`size` is global; `split` is `"R"` or another axis of ranks, the *tensor name* of an offsets table, or None (whole on
     every rank). `over`: the same where it is an axis of ranks. `name` is that of the axis where it is one of ranks; an axis
-    `R/R` is this rank's own slice."""
+    `R/R` is this rank's own slice. `owner`: the owner map that says who holds what along it."""
 
     name: str
     size: Formula
     split: str | None
     unit: bool
     over: str | None = None
+    owner: MapTerm | None = None
 
     @property
     def own_slice(self) -> bool:
         return self.over is not None and self.name == self.over
+
+    @property
+    def here(self) -> Formula:
+        """Of an axis that is split over ranks, elements that this one holds."""
+        return here(self.size, over=self.over)
+
+    @property
+    def part(self) -> Formula:
+        """Of such an axis, elements of a rank that holds a whole part."""
+        return part(self.size, self.over)
+
+    def holder(self, at: Like) -> Formula:
+        """f_R: the rank that holds position `at`, by an owner map, else by the shape."""
+        if self.owner is not None:
+            return substitute(self.owner.formula, dict.fromkeys(self.owner.variables, at))
+        return of(at) if self.own_slice else of(at) // self.part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +57,12 @@ class TensorDecl:
     dtype: str
     origin: str
     contract: Contract | None = None
-    owner_map: MapTerm | None = None
     loc: Loc | None = None
 
     @property
     def owned(self) -> int | None:
         """The axis along which an owner map says who holds what."""
-        if self.owner_map is None:
-            return None
-        used = symbols(self.owner_map.formula)
-        return next((a for a, name in enumerate(self.owner_map.variables) if name in used), 0)
-
-    def names_holder(self, view: ViewAxis) -> bool:
-        """Whether a position on the view axis says which rank holds it, of those along the axis that the step speaks of."""
-        if view.axis is None or view.local:
-            return False
-        return self.axes[view.axis].over is not None or view.axis == self.owned
-
-    def names_holders(self, view: tuple[ViewAxis, ...]) -> bool:
-        """Whether a tile lies on one rank only; else every rank has its own."""
-        return any(v.axis is None or self.names_holder(v) for v in view)
+        return next((a for a, axis in enumerate(self.axes) if axis.owner is not None), None)
 
     def split_over(self, axis: str) -> bool:
         """Whether the ranks along an axis hold parts or slices of it."""
@@ -68,15 +72,42 @@ class TensorDecl:
 @dataclass(frozen=True, slots=True)
 class ViewAxis:
     """One axis of a program's parameter over its tensor. `dim`: the program's own name for it (names standing for `...` are
-    `_0`, `_1`, …). `axis`: position in the tensor, or None when the tensor has no such axis and the instance itself is slice
-    `rank` (an `R/R` axis over a plain one). `local`: positions count from this rank's part (the tensor splits the axis, the
-    program does not say so; so it is wherever the tensor is split over another axis of ranks than the step's)."""
+    `_0`, `_1`, …). `axis`: position in the tensor, whose axis is `of`; both are None when the tensor has no such axis and the
+    instance itself is slice `rank` (an `R/R` axis over a plain one). `local`: positions count from this rank's part (the tensor
+    splits the axis, the program does not say so; so it is wherever the tensor is split over another axis of ranks than the
+    step's)."""
 
     dim: str
     axis: int | None
     local: bool
     unit: bool
     split: str | None
+    of: TensorAxis | None = field(default=None, compare=False)
+
+    @property
+    def stored(self) -> bool:
+        """Whether a rank's memory has such an axis: a slice of its own has none for the ranks."""
+        return self.of is not None and not self.of.own_slice
+
+    @property
+    def over(self) -> str | None:
+        """The axis of ranks that the tensor splits it over."""
+        return None if self.of is None else self.of.over
+
+    @property
+    def names_holder(self) -> bool:
+        """Whether a position says which rank holds it, of those along the axis that the step speaks of."""
+        return self.of is not None and not self.local and (self.of.over is not None or self.of.owner is not None)
+
+    def extent(self, along: str) -> Formula:
+        """Positions that a program sees, in its own coordinates; `along`: its axis of ranks."""
+        if self.of is None:
+            return ranks_along(along)
+        return self.of.here if self.local else self.of.size
+
+    def held(self, along: str) -> Formula:
+        """Positions of the whole axis that a rank's own memory has: of a split one those of its part."""
+        return self.extent(along) if self.of is None or self.of.over is None else self.of.here
 
     @property
     def by_parts(self) -> bool:
@@ -91,6 +122,11 @@ class Binding:
     param: str
     tensor: str
     view: tuple[ViewAxis, ...]
+
+    @property
+    def names_holders(self) -> bool:
+        """Whether a tile lies on one rank only; else every rank has its own."""
+        return any(v.axis is None or v.names_holder for v in self.view)
 
 
 @dataclass(frozen=True, slots=True)

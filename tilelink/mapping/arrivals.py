@@ -9,12 +9,12 @@ from itertools import islice
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import Channel, ChannelAxis, GridAxis, here, holder
+from tilelink.ir.partition import Channel, ChannelAxis, GridAxis, here
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Tiles, Wait, tests_above, walk
 from tilelink.ir.shape import RANKS, around, rank_along
-from tilelink.ir.wiring import TensorDecl, indexed
-from tilelink.mapping.signal_matching import Match, Matching, crosses, own_names
+from tilelink.ir.wiring import TensorAxis, indexed
+from tilelink.mapping.signal_matching import Match, Matching, crosses, own_names, owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Arrivals:
                 named.append(grid)
                 total = total * tiles_in(grid, c, Sym(f"c{k}"))
             if pushed and c.axis == tensor.owned:
-                total = total * F.binary("==", holder(tensor, c.axis, c.interval(Sym(f"c{k}"))[0]), s.rank)
+                total = total * F.binary("==", tensor.axes[c.axis].holder(c.interval(Sym(f"c{k}"))[0]), s.rank)
         local = {v.axis for v in s.step.binding(m.notify.param).view if v.local}
         for a, axis in enumerate(tensor.axes) if pushed and m.notify.peer is None else ():
             # An axis that chooses the rank to notify and no flag: how many of its tiles each rank hears of.
@@ -63,8 +63,8 @@ class Arrivals:
             # The result of `tl.rank_of` may stand for this rank's coordinate; then it is no axis of the domain.
             if g.kind == "table" or any(g is n for n in named):
                 continue
-            if (mapped := self.found.owned(s, g)) is not None:
-                raise _uncounted(m, *mapped)
+            if (mapped := owned(s, g)) is not None:
+                raise _uncounted(m, mapped)
             # A fused step for own rows takes those of its host's tiles.
             own = s.into is not None and s.own_axis is not None and s.host_axes[i] == s.own_axis
             total = total * F.substitute(g.own if own else g.count, {rank_along(s.axis).name: source})
@@ -101,8 +101,8 @@ class Arrivals:
                 yield Sym(f"c{k}") // grid.part
             elif c.kind == "cut" and (_in_own_part(grid, c) or kept):
                 yield Sym(f"c{k}") // c.per
-            elif (mapped := self.found.owned(s, grid)) is not None:
-                yield holder(*mapped, c.interval(Sym(f"c{k}"))[0])
+            elif (mapped := owned(s, grid)) is not None:
+                yield mapped.holder(c.interval(Sym(f"c{k}"))[0])
         for a, axis in enumerate(tensor.axes) if not pulled else ():
             entry, grid = m.told(a)
             if grid is not None and axis.own_slice and grid.kind == "own":
@@ -130,14 +130,14 @@ def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
     return grid.kind == "mine" or (grid.kind == "plain" and c.kind in ("cut", "part") and grid.size != c.size)
 
 
-def _uncounted(m: Match, mapped: TensorDecl, axis: int) -> TilelinkError:
-    path, along = m.producer.path, mapped.axes[axis].name
+def _uncounted(m: Match, mapped: TensorAxis) -> TilelinkError:
+    path, tensor = m.producer.path, m.producer.step.binding(m.producer.domain).tensor
     return TilelinkError(
         "TL306",
-        f"`{path}` notifies `{m.notify.param}` and names no tile of `{along}`, along which `{mapped.name}` is mapped",
+        f"`{path}` notifies `{m.notify.param}` and names no tile of `{mapped.name}`, along which `{tensor}` is mapped",
         loc=m.notify.loc,
         why=f"`{m.consumer.path}` waits for as many notifies as there are tiles, and how many each rank has, the owner map "
-        f"`{mapped.owner_map}` says tile by tile only",
+        f"`{mapped.owner}` says tile by tile only",
         hint="name the tile that the program has made",
         notes=(Note("waited for here", m.wait.loc),),
     )

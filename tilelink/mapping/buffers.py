@@ -9,7 +9,6 @@ from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.lowered import Buffer
-from tilelink.ir.partition import here, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait, pointed, walk
 from tilelink.ir.wiring import Step, TensorDecl, entry_on
@@ -49,7 +48,7 @@ def _buffer(plan: Plan, tensor: TensorDecl) -> Buffer | None:
     """Where the tensor's own instance lives, from who touches it; None: it lives in registers only."""
     wiring, slots = plan.wiring, plan.schedule.slots
     touching = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor.name]
-    remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(s, p) for s, p in touching)
+    remote = any(reads_remote(s, p) for s, p in touching) or any(crosses(s, p) for s, p in touching)
     declared = {s.step.program.param(p).shape.written for s, p in touching}
     found = Buffer(
         name=tensor.name,
@@ -96,11 +95,7 @@ def _in_memory(s: StepPlan, param: str) -> bool:
 
 def _extents(tensor: TensorDecl, exact: bool) -> tuple[Formula, ...]:
     """Elements per stored axis on a rank; a symmetric or workspace instance has whole parts, so that peers agree."""
-    return tuple(
-        (here(a.size, over=a.over) if exact else part(a.size, a.over)) if a.over is not None else F.of(a.size)
-        for a in tensor.axes
-        if not a.own_slice
-    )
+    return tuple(a.size if a.over is None else a.here if exact else a.part for a in tensor.axes if not a.own_slice)
 
 
 # ------------------------------------------------------------------------------------------------------ local shards

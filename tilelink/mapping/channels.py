@@ -14,7 +14,7 @@ from tilelink.ir.program import At, Notify, OfTile, Tiles, Wait, walk
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import indexed
 from tilelink.mapping.arrivals import Arrivals
-from tilelink.mapping.signal_matching import Match, Matching, crosses, reads_remote
+from tilelink.mapping.signal_matching import Match, Matching, crosses, owned, reads_remote
 
 
 def matched(plan: Plan) -> tuple[tuple[Signal, ...], tuple[Channel, ...]]:
@@ -60,7 +60,7 @@ def matched(plan: Plan) -> tuple[tuple[Signal, ...], tuple[Channel, ...]]:
 def _wait(plan: Plan, s: StepPlan, op: Wait, notifies: list[tuple[StepPlan, Notify]]) -> tuple[Signal, list[Match]]:
     """What becomes of a wait, and what the flags serve that it needs."""
     tensor = plan.wiring.tensor(s.step.binding(op.param).tensor)
-    pulled = reads_remote(s, op.param, tensor)
+    pulled = reads_remote(s, op.param)
     if tensor.origin == "argument":
         return Signal(s.path, op, "ready") if pulled else Signal(s.path, op, "elided", reason="argument"), []
     producing = [(p, n) for p, n in notifies if p.step.binding(n.param).tensor == tensor.name]
@@ -103,7 +103,7 @@ def _addressee(found: Matching, s: StepPlan, op: Notify, heard: list[Match], cha
         named = found.tensor.owned is not None or found.tensor.split_over(s.axis)
     else:
         index = indexed(s.step, op.param, op.index)
-        named = any(found.tensor.names_holder(v) and isinstance(e, (OfTile, At)) for v, e in index)
+        named = any(v.names_holder and isinstance(e, (OfTile, At)) for v, e in index)
     return "owner" if named else "all"
 
 
@@ -176,7 +176,7 @@ def _flags_along(found: Matching, a: int, along: str) -> ChannelAxis | None:
         return None
     by_table = any(g.kind == "table" for g in grids)
     # A copy engine sets a flag behind each tile, and how many tiles an owner map gives to a rank is no formula.
-    mapped = any(found.owned(m.producer, g) is not None for m in matches for g in grids)
+    mapped = any(owned(m.producer, g) is not None for m in matches for g in grids)
     if not all(m.by_tile(a) for m in matches) and (by_table or not (streams or mapped)):
         return None
     away = found.pulled and axis.over == along
@@ -233,9 +233,8 @@ def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match) -> Formula 
     others = [g for g in s.grid if g not in named and g.kind != "table"]
     counts = [g.count for g in others if g.size not in [made.size for made in m.producer.grid]]
     tests = [F.binary("!=", n, 0) for n in counts if F.evaluate(n, found.least) == 0]
-    if s.skip_own and s.step.moved_to is not None:
-        axes_of = found.plan.wiring.tensor(s.step.moved_to).axes
-        parts = {v.axis for v, w in s.step.moved_axes if w.axis is not None and axes_of[w.axis].over == s.axis}
+    if s.skip_own:
+        parts = {v.axis for v, w in s.step.moved_axes if w.over == s.axis}
         ends = [k for k, c in enumerate(axes) if c.kind == "cut" and c.axis in parts and c.over == s.axis]
         tests += [F.binary("!=", Sym(f"c{k}") // axes[k].per, axes[k].rank) for k in ends[:1]]
     return functools.reduce(lambda a, b: F.binary("and", a, b), tests) if tests else None
@@ -312,7 +311,7 @@ def _check_unbound(found: Matching) -> None:
             does = "a copy engine sets one flag behind each copy"
         elif not m.consumer.engine.compares and not found.remote:
             s, does = m.consumer, "a copy engine waits for one doorbell before each copy"
-        elif found.tensor.owned is not None or any(found.owned(s, g) is not None for g in s.grid):
+        elif found.tensor.owned is not None or any(owned(s, g) is not None for g in s.grid):
             does = "an owner map says of each tile which rank has it"
         else:
             continue

@@ -17,7 +17,7 @@ from tilelink.ir.program import At, Load, OfTile, Store, Wait, Whole, walk
 from tilelink.ir.schedule import EPILOGUE, Fused, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
-from tilelink.mapping.grids import Lineage, domain_names, lineage_of, loaded, loops_of, split_over
+from tilelink.mapping.grids import Lineage, domain_names, lineage_of, loaded, loops_of
 from tilelink.mapping.placement import directed
 
 
@@ -45,7 +45,7 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
     own = (
         at
         for at, v in zip(axes, binding.view, strict=True)
-        if at is not None and split_over(tensor, v) == step.axis and not theirs[at].local
+        if at is not None and v.over == step.axis and not theirs[at].local
     )
     own_axis = next(own, None)
     held = _in_registers(wiring, host)
@@ -74,14 +74,14 @@ def _on_host(
     step: Step, host: StepPlan, tensor: TensorDecl, v: ViewAxis, name: str | None, lineage: Lineage
 ) -> tuple[int | None, GridAxis]:
     """The axis of the host's grid that an axis of a fused step's domain is, and its partition; None: the rank's coordinate."""
-    if v.axis is None or tensor.axes[v.axis].own_slice:
+    if v.axis is None or not v.stored:
         return None, GridAxis(v.dim, "own", ranks_along(step.axis), 1, name, over=step.axis)
     at = lineage.get((tensor.name, v.axis))
     if at is None:
         walked = v.unit and step.program.copy_program is None
         singly = f"`{step.path}` walks `{v.dim}` one element at a time"
         raise _unlike(step, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
-    if not v.local and split_over(tensor, v) == step.axis and host.step.binding(host.domain).view[at].local:
+    if not v.local and v.over == step.axis and host.step.binding(host.domain).view[at].local:
         what = f"`{host.path}` counts `{v.dim}` from the begin of its rank's part, and `{step.path}` over all ranks"
         hint = f"write `{v.dim}/R` in the signature of `{host.path}`, or place it on SMs of its own"
         raise _unlike(step, host, what, hint)

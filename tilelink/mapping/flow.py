@@ -220,7 +220,7 @@ class _Flow:
 
     def _read(self, param: str, load: Fact, state: State, *, remote: bool) -> None:
         tensor = self.wiring.tensor(load.tensor)
-        crosses = remote and tensor.names_holders(self.plan.step.binding(param).view)
+        crosses = remote and self.plan.step.binding(param).names_holders
         if tensor.origin == "argument" and not crosses:
             return
         self.loads += 1

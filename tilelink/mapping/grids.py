@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Load, OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import AS_GIVEN, PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
+from tilelink.ir.wiring import Step, ViewAxis, Wiring, indexed
 from tilelink.mapping.orders import by_table, decode, parse
 from tilelink.mapping.placement import directed, is_shared
 
@@ -25,12 +25,9 @@ def standing(plan: Plan, step: Step, forced: frozenset[int]) -> StepPlan:
     domain, push = directed(wiring, step)
     cuts = step.program.signature.global_dims()
     view = step.binding(domain).view
-    tensor = wiring.tensor(step.binding(domain).tensor)
     names = domain_names(step)
-    forced |= {a for a, v in enumerate(view) if _in_parts(wiring, step, v) or _by_parts(wiring, step, tensor, v, env)}
-    grid = tuple(
-        grid_axis(wiring, step, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
-    )
+    forced |= {a for a, v in enumerate(view) if _in_parts(wiring, step, v) or _by_parts(wiring, step, v, env)}
+    grid = tuple(grid_axis(wiring, step, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view))
     order, total = decode(grid, placement.order)
     found = StepPlan(
         step=step,
@@ -45,7 +42,7 @@ def standing(plan: Plan, step: Step, forced: frozenset[int]) -> StepPlan:
         options=placement.options if isinstance(placement, Sms) else AS_GIVEN,
         streams=1 if isinstance(placement, Sms) else placement.streams,
         library=placement if isinstance(placement, Library) else None,
-        own_axis=next((a for a, v in enumerate(view) if v.axis is not None and v.axis == tensor.owned), None),
+        own_axis=next((a for a, v in enumerate(view) if v.of is not None and v.of.owner is not None), None),
     )
     return found if found.sort_key is None else replace(found, order=by_table(order, found.path))
 
@@ -62,16 +59,16 @@ def _length(step: Step, v: ViewAxis) -> int | None:
     return 1 if v.unit else dict(tile).get(v.dim, PART) or None
 
 
-def _by_parts(wiring: Wiring, step: Step, tensor: TensorDecl, v: ViewAxis, env: Mapping[str, F.Number]) -> bool:
+def _by_parts(wiring: Wiring, step: Step, v: ViewAxis, env: Mapping[str, F.Number]) -> bool:
     """Whether the tiles that workers take along the ring end where the ranks' parts do.
 
     A tile of two parts waits for both, and a group of tiles of several parts for all of them, at a time when there are
     others to take. Many more tiles, as small parts would make, cost more than that.
     """
     placement = step.placement
-    if not isinstance(placement, Sms) or step.moves is not None or v.unit or v.axis is None:
+    if not isinstance(placement, Sms) or step.moves is not None or v.unit or v.of is None:
         return False
-    axis, size = tensor.axes[v.axis], _length(step, v)
+    axis, size = v.of, _length(step, v)
     if parse(placement.order)[0] is None or size is None or axis.split is not None or axis.own_slice:
         return False
     if not is_shared(wiring, step, v.dim):
@@ -81,15 +78,15 @@ def _by_parts(wiring: Wiring, step: Step, tensor: TensorDecl, v: ViewAxis, env: 
     return cut - whole <= whole * MORE
 
 
-def grid_axis(wiring: Wiring, step: Step, tensor: TensorDecl, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:
+def grid_axis(wiring: Wiring, step: Step, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:
     """The partition of one domain axis on a rank: only what the rank holds (owner computes)."""
     over, tile = step.axis, _length(step, v)
-    if v.axis is None or tensor.axes[v.axis].own_slice:
+    axis = v.of
+    if axis is None or axis.own_slice:
         return GridAxis(v.dim, "own", ranks_along(over), 1, var, over=over)
-    axis = tensor.axes[v.axis]
     if axis.over is not None:
         if v.local:
-            return GridAxis(v.dim, "plain", extent(tensor, v, over), tile, var, over=over)
+            return GridAxis(v.dim, "plain", v.extent(over), tile, var, over=over)
         return GridAxis(v.dim, "mine", axis.size, tile, var, shared=True, over=over)
     if axis.split is not None:
         return GridAxis(v.dim, "table", axis.size, tile, var, table=axis.split, over=over)
@@ -106,20 +103,11 @@ def loops_of(wiring: Wiring, step: Step) -> tuple[GridAxis, ...]:
     over, placement = step.axis, step.placement
     for op in (op for op in walk(step.program.body) if isinstance(op, Tiles)):
         v = step.binding(op.param).view[op.axis]
-        tensor = wiring.tensor(step.binding(op.param).tensor)
-        kind = "unit" if v.unit else "plain"
-        if v.axis is not None and tensor.axes[v.axis].over is not None and not v.local:
-            kind = "mine"
+        kind = "mine" if v.over is not None and not v.local else "unit" if v.unit else "plain"
         if kind == "plain" and isinstance(placement, Library) and placement.runs and _in_parts(wiring, step, v):
             kind = "cut"
-        size = tensor.axes[v.axis].size if kind == "mine" and v.axis is not None else extent(tensor, v, over)
-        found[v.dim, kind] = GridAxis(v.dim, kind, size, _length(step, v), op.var, over=over)
+        found[v.dim, kind] = GridAxis(v.dim, kind, v.extent(over), _length(step, v), op.var, over=over)
     return tuple(found.values())
-
-
-def split_over(tensor: TensorDecl, v: ViewAxis) -> str | None:
-    """The axis of ranks that a view axis is split over."""
-    return None if v.axis is None else tensor.axes[v.axis].over
 
 
 # ---------------------------------------------------------------------------------------------------------------- lineage

@@ -40,13 +40,13 @@ def _against(step: Step, wiring: Wiring, placement: Library) -> Iterator[str]:
         yield "a library function makes one tensor, tile by tile, and this program is not made so"
     for b in step.bindings:
         tensor = wiring.tensor(b.tensor)
-        if any(v.axis is None or tensor.axes[v.axis].own_slice for v in b.view) or tensor.owned is not None:
+        if not all(v.stored for v in b.view) or tensor.owned is not None:
             yield f"`{b.param}` is a slice that the rank's number chooses, and the function gets plain views"
         if any(a.split != a.over for a in tensor.axes):
             yield f"`{b.param}` is split at run time, and views are cut before"
     yield from (f"it walks `{v.dim}` one at a time" for v in view if v.unit)
     if placement.runs:
-        yield from _of_runs(step, wiring)
+        yield from _of_runs(step)
     for op in walk(program.body) if not placement.runs else ():
         if isinstance(op, (P.If, P.Loop)):
             yield "it branches or loops, and a function takes each tile whole"
@@ -92,7 +92,7 @@ def _against(step: Step, wiring: Wiring, placement: Library) -> Iterator[str]:
         )
 
 
-def _of_runs(step: Step, wiring: Wiring) -> Iterator[str]:
+def _of_runs(step: Step) -> Iterator[str]:
     """Positions have to say which runs there are."""
     program = step.program
     dims = {v.dim for v in step.binding(program.domain).view}
@@ -104,7 +104,7 @@ def _of_runs(step: Step, wiring: Wiring) -> Iterator[str]:
         )
     for op in walks:
         view = step.binding(op.param).view[op.axis]
-        if view.local or (view.axis is not None and wiring.tensor(step.binding(op.param).tensor).axes[view.axis].over):
+        if view.local or view.over:
             yield f"this rank has a part of `{op.param}` only"
     touching = (P.Load, P.Store, P.Wait, P.Notify, P.Tiles)
     # The names whose values are known for each tile.

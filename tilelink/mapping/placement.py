@@ -7,7 +7,6 @@ from dataclasses import replace
 from tilelink.cost.machine import DEPTH, LARGE, Tile
 from tilelink.cost.tiles import Matmul
 from tilelink.ir import formula as F
-from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, TileProgram, Tiles, has_dot, tile_names, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms, as_simulated, counted
@@ -88,7 +87,7 @@ def _tile(step: Step, plan: Plan, dims: list[str], inner: list[str]) -> Tile:
     """The tile of a matmul: the large one, unless it is a plain product whose sizes are better off with another."""
     wiring, topology, env = plan.wiring, plan.topology, plan.env(0)
     extents = {
-        v.dim: int(F.evaluate(extent(wiring.tensor(b.tensor), v, step.axis), env))
+        v.dim: int(F.evaluate(v.extent(step.axis), env))
         for b in step.bindings
         for v in b.view
         if v.axis is not None and v.dim in (*dims, *inner)
@@ -176,6 +175,6 @@ def directed(wiring: Wiring, step: Step) -> tuple[str, bool | None]:
     elif isinstance(placement, Fused) or copy_program.pinned:
         push = True
     # A program that speaks of no rank: each of them moves what it has. A push would be to all, who have their own.
-    names = any(wiring.tensor(b.tensor).names_holders(b.view) for b in step.bindings)
+    names = any(b.names_holders for b in step.bindings)
     push = push and (isinstance(placement, Fused) or names)
     return (copy_program.source if push else copy_program.destination), push

@@ -10,15 +10,15 @@ import numpy as np
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis, holder
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Expr, Load, Notify, OfTile, Op, Store, Tiles, Wait, walk
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Sms
-from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
+from tilelink.ir.wiring import Step, TensorAxis, TensorDecl, Wiring, entry_on
 from tilelink.mapping.libraries import unsuitable
 from tilelink.mapping.orders import parse
 from tilelink.mapping.placement import converts, hosts
-from tilelink.mapping.signal_matching import crosses, reads_remote
+from tilelink.mapping.signal_matching import crosses, owned, reads_remote
 
 
 def check_schedule(plan: Plan) -> None:
@@ -279,7 +279,7 @@ def check_network(plan: Plan) -> None:
         axis, moves = plan.topology.axis(s.axis), s.step.moves
         if axis.reach != "network" or axis.size == 1:
             continue
-        if moves is not None and reads_remote(s, moves[0].param, plan.wiring.tensor(moves[0].tensor)):
+        if moves is not None and reads_remote(s, moves[0].param):
             hint = "let it push (push=True)"
             raise _away(s.step.loc, f"`{s.path}` pulls from ranks that are reached over a network only", hint)
         if moves is not None and s.into is not None and crosses(s, moves[1].param):
@@ -311,7 +311,7 @@ def check_owners(plan: Plan) -> None:
     for tensor in wiring.tensors:
         if tensor.owned is None:
             continue
-        held_by = _holders(plan, tensor, tensor.owned)
+        held_by = _holders(plan, tensor, tensor.axes[tensor.owned])
         uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor.name]
         for s, param in uses:
             if s.step.moves is not None and s.step.moves[0].param == param and not s.push:
@@ -321,18 +321,18 @@ def check_owners(plan: Plan) -> None:
                     raise _refused(
                         tensor, op.loc, "more than one tile of the map's axis is named", "name one tile of it"
                     )
-                if isinstance(op, (Load, Wait)) and not _runs_where_held(wiring, tensor, s, grid):
+                if isinstance(op, (Load, Wait)) and not _runs_where_held(tensor, s, grid):
                     what = f"`{s.path}` also runs where this tile is not held"
                     raise _refused(tensor, op.loc, what, f"take the program's tiles from it: `tl.tile_id({param})`")
                 _check_lies_with_one(plan, tensor, s, grid, held_by)
 
 
-def _holders(plan: Plan, tensor: TensorDecl, axis: int) -> Any:
+def _holders(plan: Plan, tensor: TensorDecl, axis: TensorAxis) -> Any:
     """The rank of each position on the map's axis."""
-    assert tensor.owner_map is not None
+    assert axis.owner is not None
     env, ranks = plan.env(0), plan.topology.ranks
-    variables = dict(zip(tensor.owner_map.variables, range(len(tensor.axes)), strict=False))
-    named = F.symbols(tensor.owner_map.formula)
+    variables = dict(zip(axis.owner.variables, range(len(tensor.axes)), strict=False))
+    named = F.symbols(axis.owner.formula)
     if len(named & variables.keys()) > 1:
         raise _refused(tensor, tensor.loc, "it looks at two axes", "let one axis say who holds what")
     if any(a.split is not None for a in tensor.axes):
@@ -342,8 +342,8 @@ def _holders(plan: Plan, tensor: TensorDecl, axis: int) -> Any:
         raise _refused(
             tensor, tensor.loc, f"`{min(unknown)}` is not a size of the operator", "name sizes, numbers and `R`"
         )
-    size = int(F.evaluate(tensor.axes[axis].size, env))
-    found = np.broadcast_to(F.evaluate(holder(tensor, axis, F.Sym("_at")), {**env, "_at": np.arange(size)}), (size,))
+    size = int(F.evaluate(axis.size, env))
+    found = np.broadcast_to(F.evaluate(axis.holder(F.Sym("_at")), {**env, "_at": np.arange(size)}), (size,))
     wrong = np.flatnonzero((found < 0) | (found >= ranks))
     if len(wrong):
         at = int(wrong[0])
@@ -366,15 +366,10 @@ def _touched(tensor: TensorDecl, s: StepPlan, param: str) -> Iterator[tuple[Op, 
             yield op, next(iter(grids), None)
 
 
-def _runs_where_held(wiring: Wiring, tensor: TensorDecl, s: StepPlan, grid: GridAxis) -> bool:
+def _runs_where_held(tensor: TensorDecl, s: StepPlan, grid: GridAxis) -> bool:
     """The program runs for the tiles that this rank holds of a tensor with the same map."""
-    binding = s.step.binding(s.domain)
-    domain = wiring.tensor(binding.tensor)
-    if domain.owned is None or domain.owner_map is None or tensor.owner_map is None or tensor.owned is None:
-        return False
-    mine, theirs = (holder(t, t.owned or 0, F.Sym("_at")) for t in (domain, tensor))
-    named = any(g is grid and v.axis == domain.owned for v, g in zip(binding.view, s.grid, strict=True))
-    return named and mine == theirs
+    mine, theirs = owned(s, grid), tensor.axes[tensor.owned or 0]
+    return mine is not None and mine.holder(F.Sym("_at")) == theirs.holder(F.Sym("_at"))
 
 
 def _check_lies_with_one(plan: Plan, tensor: TensorDecl, s: StepPlan, grid: GridAxis, held_by: Any) -> None:
@@ -400,7 +395,7 @@ def _check_lies_with_one(plan: Plan, tensor: TensorDecl, s: StepPlan, grid: Grid
 def _refused(tensor: TensorDecl, loc: Loc | None, why: str, hint: str) -> TilelinkError:
     return TilelinkError(
         "TL306",
-        f"`{tensor.name}` cannot be held as its owner map `{tensor.owner_map}` says",
+        f"`{tensor.name}` cannot be held as its owner map `{tensor.axes[tensor.owned or 0].owner}` says",
         loc=loc or tensor.loc,
         why=why,
         hint=hint,

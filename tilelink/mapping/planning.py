@@ -16,7 +16,7 @@ from tilelink.mapping import protocols
 from tilelink.mapping.buffers import buffers_of, with_aliases
 from tilelink.mapping.channels import matched
 from tilelink.mapping.epilogues import epilogue, with_deferred, with_subtiles
-from tilelink.mapping.grids import lineage_of, made_tiles, split_over, standing
+from tilelink.mapping.grids import lineage_of, made_tiles, standing
 from tilelink.mapping.kernels import assign, host_steps
 from tilelink.mapping.orders import tables
 from tilelink.mapping.placement import as_called, directed, hosts, placed
@@ -157,17 +157,16 @@ def _cuts(wiring: Wiring, host: Step, followers: list[Step]) -> Iterator[int]:
     lineage = lineage_of(host, wiring.steps) if followers else {}
     for q in followers:
         dims = q.program.signature.global_dims()
-        for tensor, v in ((wiring.tensor(b.tensor), v) for b in q.bindings for v in b.view):
-            found = None if v.axis is None else lineage.get((tensor.name, v.axis))
+        for tensor, v in ((b.tensor, v) for b in q.bindings for v in b.view):
+            found = None if v.axis is None else lineage.get((tensor, v.axis))
             # A fused program that runs for own rows only needs whole parts as well.
-            if found is not None and (v.dim in dims or split_over(tensor, v) == q.axis):
+            if found is not None and (v.dim in dims or v.over == q.axis):
                 yield found
     made = made_tiles(host)
     for q in wiring.steps:
         if q.moves is None or directed(wiring, q)[1] or q.axis != host.axis:
             continue
-        source, target = (b.tensor for b in q.moves)
         for v, w in q.moved_axes:
-            split = split_over(wiring.tensor(target), w) == q.axis
-            if v.axis is not None and split and (source, v.axis) in made:
-                yield made[(source, v.axis)]
+            found = None if v.axis is None else made.get((q.moves[0].tensor, v.axis))
+            if found is not None and w.over == q.axis:
+                yield found

@@ -108,7 +108,7 @@ def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
     tensor, last = plan.wiring.tensor(binding.tensor), len(plan.wiring.tensor(binding.tensor).axes) - 1
     if step.engine.by != "kernel" or moves is None or step.push != (param == moves[1].param):
         return False
-    if not step.push and tensor.names_holders(binding.view):
+    if not step.push and binding.names_holders:
         return False
     # Tiles of smaller elements begin and end at even positions of the tensor's last axis.
     g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == last), None)

@@ -10,17 +10,17 @@ from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Gather, Holder, IndexEntry, Notify, OfTile, Store, Wait, Whole, walk
-from tilelink.ir.wiring import TensorDecl, entry_on, indexed
+from tilelink.ir.wiring import TensorAxis, TensorDecl, entry_on, indexed
 from tilelink.mapping.libraries import axis_of
 
 
-def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
+def reads_remote(s: StepPlan, param: str) -> bool:
     """Whether the step reads instances of other ranks: only a pulling copy program does."""
     copy_program = s.step.program.copy_program
     if copy_program is None or s.push or copy_program.source != param:
         return False
     # A program that sees one part or slice alone sees its own.
-    return tensor.names_holders(s.step.binding(param).view)
+    return s.step.binding(param).names_holders
 
 
 def crosses(s: StepPlan, param: str) -> bool:
@@ -117,15 +117,7 @@ class Matching:
         return self.pulled or any(crosses(m.producer, m.notify.param) for m in self.told)
 
     def pulls(self, m: Match) -> bool:
-        return reads_remote(m.consumer, m.wait.param, self.tensor)
-
-    def owned(self, s: StepPlan, grid: GridAxis) -> tuple[TensorDecl, int] | None:
-        """The tensor whose owner map says which rank runs a tile of `grid`, and the map's axis; None: no map does."""
-        binding = s.step.binding(s.domain)
-        tensor = self.plan.wiring.tensor(binding.tensor)
-        found = (v.axis for v, g in zip(binding.view, s.grid, strict=True) if g is grid)
-        axis = next((a for a in found if a is not None and a == tensor.owned), None)
-        return None if axis is None or s.own_axis is None else (tensor, axis)
+        return reads_remote(m.consumer, m.wait.param)
 
     @property
     def waiting_axis(self) -> int | None:
@@ -145,6 +137,12 @@ class Matching:
 
 
 # -------------------------------------------------------------------------------------------------------- what is named
+def owned(s: StepPlan, grid: GridAxis) -> TensorAxis | None:
+    """The axis of the domain whose owner map says which rank runs a tile of `grid`; None: no map does."""
+    found = (v.of for v, g in zip(s.step.binding(s.domain).view, s.grid, strict=True) if g is grid)
+    return next((of for of in found if of is not None and of.owner is not None and s.own_axis is not None), None)
+
+
 def domain_axis(s: StepPlan, entry: IndexEntry) -> GridAxis | None:
     """The partition of the domain of which an index entry is a tile; this rank's coordinate is one, by whatever name."""
     name = _position(entry)

@@ -13,7 +13,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import KernelSource, Site
-from tilelink.ir.partition import Channel, part
+from tilelink.ir.partition import Channel
 from tilelink.ir.plan import LL_DATA, Plan
 from tilelink.ir.shape import ITEM_BYTES, evaluated, rank_along
 from tilelink.mapping import raising
@@ -87,7 +87,7 @@ def _element(plan: Plan, name: str, flag: int, rank: int) -> dict[int, int]:
     extents = [int(F.evaluate(e, env)) for e in plan.buffer(name).extents]
     at = np.unravel_index(flag * (LL_DATA // ITEM_BYTES[tensor.dtype]), extents)
     # This rank's instance begins behind those of the ranks before it.
-    begins = {k: rank_along(a.over) * part(a.size, a.over) for k, a in enumerate(tensor.axes) if a.over is not None}
+    begins = {k: rank_along(a.over) * a.part for k, a in enumerate(tensor.axes) if a.over is not None}
     return {k: int(p) + int(F.evaluate(begins.get(k, F.of(0)), env)) for k, p in zip(stored, at, strict=True)}
 
 

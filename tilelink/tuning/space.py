@@ -242,11 +242,7 @@ def _part(plan: Plan, step: StepPlan, size: int) -> int:
 
 def _split(plan: Plan, step: StepPlan, dim: str) -> bool:
     """Whether the ranks of a line hold parts of a dimension, on one side of the copy program or the other."""
-    return any(
-        v.dim == dim and v.axis is not None and plan.wiring.tensor(b.tensor).axes[v.axis].over == step.axis
-        for b in step.step.bindings
-        for v in b.view
-    )
+    return any(v.dim == dim and v.over == step.axis for b in step.step.bindings for v in b.view)
 
 
 def _powers(part: int) -> list[int]:

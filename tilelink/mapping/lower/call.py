@@ -195,7 +195,7 @@ def _part(plan: Plan, step: StepPlan) -> Part:
         elif isinstance(op, P.Load):
             said.append((op, frame.access(L.Read, op.param, frame.index(op.param, op.index), step.rank, op.loc)))
     asked = [op for op in P.walk(body) if isinstance(op, P.Holder)]
-    holders = tuple((op, frame.owner(op.param, frame.index(op.param, op.index)) or step.rank) for op in asked)
+    holders = tuple((op, frame.owner(frame.index(op.param, op.index)) or step.rank) for op in asked)
     return Part(step.path, tiles, tests, (), tuple(said), holders, tuple(_walks(frame, body)))
 
 

@@ -30,7 +30,7 @@ def copied(frame: Frame, *, own: bool = True, others: bool = True, target: Formu
     notify = next((op for op in walk(program.body) if isinstance(op, Notify)), None)
     loc = next(op.loc for op in walk(program.body) if isinstance(op, Move | Store))
     there, here = frame.index(source, None), frame.index(destination, None)
-    origin = (None if step.push else frame.owner(source, there)) or step.rank
+    origin = (None if step.push else frame.owner(there)) or step.rank
     waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and others else ()
     if step.engine.by == "stream" and any(isinstance(op, Await) and op.flags == ENTERED for op in waits):
         # A stream does not ask whether its own rank has entered the call.
@@ -40,7 +40,7 @@ def copied(frame: Frame, *, own: bool = True, others: bool = True, target: Formu
         write = frame.access(Write, destination, here, step.rank, loc)
         told = () if notify is None else signals(frame, notify, here, None)
         return _some((*waits, *_copy(read, write), *told), origin, frame, own, others)
-    owner = frame.owner(destination, here) if target is None else target
+    owner = frame.owner(here) if target is None else target
     pe = Sym(frame.unique("pe")) if owner is None else owner
     saying = None if notify is None else frame.plan.signal(step.path, notify)
     at_once = owner is None and saying is not None and saying.to == "all" and step.engine.by != "stream"
@@ -81,7 +81,7 @@ def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool) -> Til
     step, copy_program = frame.step, frame.step.step.program.copy_program
     assert copy_program is not None
     at_once = step.push and not any(s.path == step.path and s.action == "await" for s in frame.plan.signals)
-    owner = frame.owner(copy_program.destination, frame.index(copy_program.destination, None))
+    owner = frame.owner(frame.index(copy_program.destination, None))
     to_all = at_once and owner is None
     target = Sym("pe") if to_all else None
     body = under(frame.tests, copied(frame, own=own, others=others, target=target))

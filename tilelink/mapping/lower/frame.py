@@ -11,7 +11,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.lowered import STAGE, Check, Data, For, If, Op, Read, Tiles, Write
-from tilelink.ir.partition import GridAxis, extent, held, here, holder, part
+from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.shape import RANK_AXIS, around, rank_along
@@ -67,8 +67,7 @@ class Frame:
     def __post_init__(self) -> None:
         step, host = self.step, self.host
         self.names |= {**step.step.compiled, "RANKS": step.ranks}
-        tensor, view = self.tensor(step.domain), step.step.binding(step.domain).view
-        for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
+        for a, (g, v) in enumerate(zip(step.grid, step.step.binding(step.domain).view, strict=True)):
             at = a if host is None else step.host_axes[a]
             called = g.var if g.var is not None and (self.by_name or not step.copies) else g.dim
             found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.prefixed(called), self.lets)
@@ -78,8 +77,8 @@ class Frame:
                 if v.local and not self.by_name:
                     first = step.rank * g.part
                     found = replace(found, begin=found.begin - first, end=found.end - first)
-            elif step.own_axis is not None and v.axis is not None and v.axis == tensor.owned:
-                self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), step.rank))
+            elif step.own_axis is not None and v.of is not None and v.of.owner is not None:
+                self.tests.append(F.binary("==", v.of.holder(found.begin), step.rank))
             if step.subtiles > 1 and a == len(step.grid) - 1 and not self.by_name:
                 width = (g.tile or 0) // step.subtiles
                 first = found.begin + Sym(self.unique("subtile")) * width
@@ -148,9 +147,8 @@ class Frame:
             return viewed(self.step.step, param, index, runs=self.step.by_panels)
         return indexed(self.step.step, param, index)
 
-    def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:
-        tensor = self.tensor(param)
-        size = extent(tensor, v, self.step.axis)
+    def interval(self, v: ViewAxis, e: IndexEntry) -> Interval:
+        size = v.extent(self.step.axis)
         if isinstance(e, OfTile):
             return self.tiles[e.var]
         if isinstance(e, At):
@@ -162,26 +160,24 @@ class Frame:
                 return Interval(Sym(f".{e.expr.text}.low"), Sym(f".{e.expr.text}.high") + 1)
             return Interval(F.of(0), size, Data(f"the index `{e.expr}`", index=True))
         assert isinstance(e, Whole)
-        first = self._first(tensor, v, self.step.rank)
-        return Interval(first, first + held(tensor, v, self.step.axis))
+        first = self._first(v, self.step.rank)
+        return Interval(first, first + v.held(self.step.axis))
 
-    def there(self, param: str, v: ViewAxis, at: Formula | None) -> tuple[Formula, Formula]:
+    def there(self, v: ViewAxis, at: Formula | None) -> tuple[Formula, Formula]:
         """The positions of an axis that a rank's memory has, as the program counts; `at` None: those of all ranks together."""
-        tensor = self.tensor(param)
-        end = extent(tensor, v, self.step.axis)
-        if v.axis is None or tensor.axes[v.axis].over is None or v.local or at is None:
+        end = v.extent(self.step.axis)
+        if v.of is None or v.of.over is None or v.local or at is None:
             return F.of(0), end
-        first = self._first(tensor, v, at)
-        return first, F.minimum(first + part(tensor.axes[v.axis].size, tensor.axes[v.axis].over), end)
+        first = self._first(v, at)
+        return first, F.minimum(first + v.of.part, end)
 
-    def _first(self, tensor: TensorDecl, v: ViewAxis, at: Formula) -> Formula:
+    def _first(self, v: ViewAxis, at: Formula) -> Formula:
         """Which position the memory of the rank with coordinate `at` begins with."""
-        of = None if v.axis is None else tensor.axes[v.axis]
-        if of is None or of.over is None or v.local:
+        if v.of is None or v.of.over is None or v.local:
             return F.of(0)
-        return (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
+        return (at if v.of.over == self.step.axis else rank_along(v.of.over)) * v.of.part
 
-    def stays(self, param: str, v: ViewAxis, e: At) -> bool:
+    def stays(self, v: ViewAxis, e: At) -> bool:
         """Whether the position lies in this rank's memory of the axis, whatever data says: a rank, where a tile of such an axis
         begins, the segment that a tile is of, or what is made of the variable of a walked axis for each place along it."""
         if e.ring is not None:
@@ -189,9 +185,9 @@ class Frame:
         ops = [op for op in walk(self.step.step.program.body) if isinstance(op, Bounds) and op.name == e.expr.text]
         tiles = [(op.what, self.tiles.get(op.var or "")) for op in ops if op.what in ("begin", "segment")]
         tiles += [("begin", self.tiles[e.expr.text])] if e.expr.text in self.tiles else []
-        if tiles and all(tile is not None and self._covers(param, v, what, tile.grid) for what, tile in tiles):
+        if tiles and all(tile is not None and self._covers(v, what, tile.grid) for what, tile in tiles):
             return True
-        size, walked = extent(self.tensor(param), v, self.step.axis), self._walked(e)
+        size, walked = v.extent(self.step.axis), self._walked(e)
         if walked is None or not F.symbols(size) <= set(self.plan.wiring.sizes):
             return False
         env, (found, places) = self.plan.env(0), walked
@@ -199,16 +195,14 @@ class Frame:
         each = ({**env, PLACE: at} for at in range(places))
         return places <= PLACES and all(_as_in_triton(found, at) and 0 <= F.evaluate(found, at) < end for at in each)
 
-    def _covers(self, param: str, v: ViewAxis, what: str, g: GridAxis | None) -> bool:
+    def _covers(self, v: ViewAxis, what: str, g: GridAxis | None) -> bool:
         """Whether this rank's memory of an axis has all positions at which tiles of a partition begin, or all of its segments."""
-        tensor = self.tensor(param)
-        of, size = None if v.axis is None else tensor.axes[v.axis], extent(tensor, v, self.step.axis)
+        size = v.extent(self.step.axis)
         if g is None:
             return False
         if what == "segment":
             return g.table is not None and self.plan.wiring.tensor(g.table).axes[0].size - 1 == size
-        parts = of is not None and of.over is not None and not v.local
-        return g.size == size and (not parts or (g.kind == "mine" and of is not None and g.over == of.over))
+        return g.size == size and (v.over is None or v.local or (g.kind == "mine" and g.over == v.over))
 
     def _walked(self, e: At) -> tuple[Formula, int] | None:
         """Of a position that sizes and one place along a singly walked axis make: the formula by that, and how many places there
@@ -221,7 +215,7 @@ class Frame:
         known: dict[str, F.Like] = {**step.compiled}
         for op in walk(step.program.body):
             if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
-                known[op.name] = extent(self.tensor(op.param), step.binding(op.param).view[op.axis], self.step.axis)
+                known[op.name] = step.binding(op.param).view[op.axis].extent(step.axis)
         found = F.substitute(f, {**known, walked[0].var or "": Sym(PLACE)})
         if not F.symbols(found) - {PLACE} | F.symbols(walked[0].size) <= set(self.plan.wiring.sizes):
             return None
@@ -238,18 +232,17 @@ class Frame:
             return RANK if at == self.step.rank else at
         return RANK + (at - self.step.rank) * self.plan.topology.stride(self.step.axis)
 
-    def owner(self, param: str, index: Entries) -> Formula | None:
+    def owner(self, index: Entries) -> Formula | None:
         """The coordinate of the rank that holds the tile; None: every rank has its own."""
-        tensor = self.tensor(param)
         for v, e in index:
-            found = self.interval(param, v, e)
+            found = self.interval(v, e)
             # All of an axis, or a vector of positions, may lie on several ranks.
             if found.by_data or isinstance(e, Whole | Gather):
                 continue
             if v.axis is None and self.step.copies:
                 return found.begin
-            if v.axis is not None and tensor.names_holder(v):
-                return holder(tensor, v.axis, found.begin)
+            if v.of is not None and v.names_holder:
+                return v.of.holder(found.begin)
         return None
 
     # -------------------------------------------------------------------------------------------------------------- memory
@@ -275,29 +268,28 @@ class Frame:
         lanes, checks = Lanes(self), list[Op]()
         tests, by_data = lanes.mask(mask, loc)
         for k, (v, e) in enumerate(index):
-            found = lanes.along(self.interval(param, v, e), e, sum(not isinstance(e, At) for _, e in index[k:]))
-            if v.axis is None or tensor.axes[v.axis].own_slice:
+            found = lanes.along(self.interval(v, e), e, sum(not isinstance(e, At) for _, e in index[k:]))
+            if v.axis is None or v.of is None or v.of.own_slice:
                 if not isinstance(e, Whole) and not found.by_data and found.begin != at:
                     checks.append(Check(F.binary("==", found.begin, at), f"another rank's slice of `{param}`", loc))
                 continue
             by_data = by_data or found.by_data
-            of = tensor.axes[v.axis]
-            if found.by_data and of.over is not None:
-                box[v.axis] = F.of(0), self.on(here(of.size, over=of.over), at)  # anywhere in the rank's part
+            if found.by_data and v.of.over is not None:
+                box[v.axis] = F.of(0), self.on(v.of.here, at)  # anywhere in the rank's part
                 continue
-            first = self._first(tensor, v, at)
+            first = self._first(v, at)
             box[v.axis] = found.begin - first, found.end - first
-            inside = isinstance(e, At) and self.stays(param, v, e)
+            inside = isinstance(e, At) and self.stays(v, e)
             # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be in this rank's
             # part, and so has a load of a position that one walked axis alone makes.
             kinds = Gather if kind is Write and not self.by_name else At | Gather
             alone = not self.by_name and isinstance(e, At) and self._walked(e) is not None
             if isinstance(e, kinds) and not found.by_data and not inside and not alone:
-                lo, hi = self.there(param, v, at)
+                lo, hi = self.there(v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
             elif kind is Write and isinstance(e, At) and not (self.by_name or found.by_data or inside):
                 # Past the end of the tensor it does nothing; in another rank's part, or below 0, it would be lost.
-                tests.append(F.binary("<", found.begin, self.there(param, v, None)[1]))
+                tests.append(F.binary("<", found.begin, self.there(v, None)[1]))
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
         by_data = None if by_data is None else replace(by_data, loc=by_data.loc or loc)
         access = kind(name, self.peer(at), tuple(box[a] for a in stored), by_data, loc, param)
@@ -427,7 +419,7 @@ class Lanes:
         frame = self.frame
         if op.var is None:
             view = frame.step.step.binding(op.param).view
-            tile = Interval(F.of(0), extent(frame.tensor(op.param), view[op.axis or 0], frame.step.axis))
+            tile = Interval(F.of(0), view[op.axis or 0].extent(frame.step.axis))
         else:
             tile = frame.tiles.get(op.var)
         if tile is None or tile.by_data:

@@ -11,7 +11,7 @@ from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Compute, Data, For, If, Op, Read, Tiles, Write, unplaced
-from tilelink.ir.partition import GridAxis, extent, part
+from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.wiring import Entries
 from tilelink.mapping.libraries import RUN, axis_of, turns
 from tilelink.mapping.lower.frame import Frame, Interval, under, unless
@@ -42,7 +42,7 @@ def op_of(frame: Frame, op: P.Op) -> tuple[Op, ...]:
     if isinstance(op, P.Bounds):
         bounds(frame, op)
     elif isinstance(op, P.Holder):
-        frame.names[op.name] = frame.owner(op.param, frame.index(op.param, op.index)) or frame.step.rank
+        frame.names[op.name] = frame.owner(frame.index(op.param, op.index)) or frame.step.rank
     elif isinstance(op, P.Raw) and op.what == "rank" and op.name is not None:
         frame.names[op.name] = frame.step.rank
     return ()
@@ -134,7 +134,7 @@ def _load(frame: Frame, op: P.Load) -> tuple[Op, ...]:
 
 def _store(frame: Frame, op: P.Store) -> tuple[Op, ...]:
     index = frame.index(op.param, op.index)
-    to = frame.step.rank if op.to == "own" else frame.owner(op.param, index)
+    to = frame.step.rank if op.to == "own" else frame.owner(index)
     if to is not None:
         return frame.access(Write, op.param, index, to, op.loc, mask=op.mask)
     pe, turn = frame.unique("pe"), frame.unique("turn")
@@ -154,7 +154,7 @@ def bounds(frame: Frame, op: P.Bounds) -> None:
     """A name for a size, or for where a tile begins or ends."""
     view = frame.step.step.binding(op.param).view
     if op.what == "size" and op.axis is not None:
-        frame.names[op.name] = extent(frame.tensor(op.param), view[op.axis], frame.step.axis)
+        frame.names[op.name] = view[op.axis].extent(frame.step.axis)
     elif op.what in ("range", "mask"):
         frame.vectors[op.name] = op
     elif op.what in ("begin", "end") and op.var in frame.tiles and not frame.tiles[op.var].by_data:

@@ -99,7 +99,7 @@ def _addressee(
         return frame.at(op.peer)
     if found.to == "all" or target is not None:
         return target
-    owner = frame.owner(op.param, index) if frame.step.library is None else None
+    owner = frame.owner(index) if frame.step.library is None else None
     if owner is not None:
         return owner
     # Others copy it on: the one whose shard it becomes. Of what has no shards nobody else waits for one.
@@ -107,7 +107,7 @@ def _addressee(
     shard = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
     if axis is None or shard is None:
         return frame.step.rank
-    return frame.interval(op.param, *shard).begin // axis.part
+    return frame.interval(*shard).begin // axis.part
 
 
 def _each(
@@ -131,7 +131,7 @@ def _each(
         at = lanes.one(entry[1], 1) if entry is not None and isinstance(entry[1], Gather) else None
         if entry is not None and at is not None:
             # Past an edge of a vector of positions there are no flags.
-            low, high = frame.there(op.param, entry[0], frame.step.rank if axis.kind == "part" else None)
+            low, high = frame.there(entry[0], frame.step.rank if axis.kind == "part" else None)
             if frame.by_name:
                 elements.append(F.binary("and", F.binary(">=", at, low), F.binary("<", at, high)))
             else:
@@ -141,7 +141,7 @@ def _each(
                 continue
         first, count, by_data = _along(frame, axis, op, index, source, whose)
         if entry is not None and isinstance(op, Wait) and not frame.by_name:
-            at = frame.interval(op.param, *entry)
+            at = frame.interval(*entry)
             empty = isinstance(entry[1], At) or at.by_data is not None
             tests.append(F.binary("<", *((0, axis.count) if empty else (at.begin, at.end))))  # of nothing, nobody waits
         if count is not None:
@@ -168,7 +168,7 @@ def _along(
     if found is None or isinstance(found[1], Whole):
         return F.of(0), filled, None
     view, entry = found
-    at = frame.interval(op.param, view, entry)
+    at = frame.interval(view, entry)
     if at.by_data:
         return F.of(0), filled, replace(at.by_data, loc=at.by_data.loc or op.loc)
     begin, last = at.begin, at.end - 1
@@ -177,13 +177,9 @@ def _along(
     elif not frame.by_name:
         last = F.maximum(last, at.begin)
     # The counts of flags are of those that a notify names by positions.
-    if (
-        isinstance(entry, At)
-        and (isinstance(op, Wait) or not entry.expr.positional)
-        and not frame.stays(op.param, view, entry)
-    ):
+    if isinstance(entry, At) and (isinstance(op, Wait) or not entry.expr.positional) and not frame.stays(view, entry):
         # Past an edge the nearest flag is looked at.
-        low, high = frame.there(op.param, view, frame.step.rank if axis.kind == "part" else None)
+        low, high = frame.there(view, frame.step.rank if axis.kind == "part" else None)
         begin = F.maximum(F.minimum(begin, high - 1), low)
     shift = axis.first(local=view.local)
     begin, last = shift + begin, shift + last
