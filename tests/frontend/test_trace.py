@@ -28,8 +28,8 @@ from tilelink.frontend import (
 )
 from tilelink.ir.formula import Const, Sym, evaluate
 from tilelink.ir.formula import text as formula_text
-from tilelink.ir.shape import Contract
-from tilelink.ir.wiring import TensorDecl, Wiring
+from tilelink.ir.shape import RANK_AXIS, Contract
+from tilelink.ir.wiring import TensorDecl, ViewAxis, Wiring
 
 RANKS = 4
 LOCAL: dict[str, list[tuple[int, ...]]] = {
@@ -86,11 +86,12 @@ def steps(wiring: Wiring) -> dict[str, dict[str, str]]:
 def view(wiring: Wiring, path: str, param: str) -> str:
     """`M@0/R K@1 local`: the axes of a parameter over those of its tensor."""
     step = next(s for s in wiring.steps if s.path == path)
-    axes = (
-        f"{v.dim}@{'own' if v.axis is None else v.axis}" + (f"/{v.split}" if v.split else "") + (" local" if v.local else "")
-        for v in step.binding(param).view
-    )  # fmt: skip
-    return " ".join(axes)
+
+    def one(v: ViewAxis) -> str:
+        split = RANK_AXIS if v.axis is None or v.by_parts else v.of.split if v.of is not None and not v.local else None
+        return f"{v.dim}@{'own' if v.axis is None else v.axis}" + (f"/{split}" if split else "") + " local" * v.local
+
+    return " ".join(map(one, step.binding(param).view))
 
 
 # --------------------------------------------------------------------------------------------- operators of the project

@@ -168,17 +168,12 @@ class Dimensions:
         said = declared.split is not None or declared.name in self._globals
         return axis.over is not None and not axis.own_slice and not said
 
-    def view(self, given: Given, tables: Mapping[str, Given]) -> Iterator[ViewAxis]:
-        """The axes of a program's parameter over its tensor. `tables`: what the other parameters are."""
+    def view(self, given: Given) -> Iterator[ViewAxis]:
+        """The axes of a program's parameter over its tensor."""
         for declared, at in self.align(given):
-            if at is None:
-                yield ViewAxis(declared.name, None, False, True, RANK_AXIS)
-                continue
-            split = declared.split
-            if split is not None and split in tables:
-                split = tables[split].record.key
+            local = at is not None and self._is_local(declared, given.record.axes[at])
             # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
-            yield ViewAxis(declared.name, at, self._is_local(declared, given.record.axes[at]), declared.unit, split)
+            yield ViewAxis(declared.name, at, local, declared.unit)
 
     def relabelled(self, given: Given) -> SymbolicTensor:
         """A tensor with the names and sizes that an inlined operator sees: of a split axis that it takes as whole, this rank's

@@ -124,7 +124,7 @@ class Program(Shown):
             if record.origin != "argument" and record.uses == 1:
                 # What a step makes, or `symmetric` declares, is called as its first user calls it.
                 record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
-            bindings.append(Binding(param.name, record.key, tuple(dimensions.view(given[param.name], given))))
+            bindings.append(Binding(param.name, record.key, tuple(dimensions.view(given[param.name]))))
         shipped = run.shipped.get(path, placement)
         step = Step(path, program, tuple(bindings), tuple(constants.items()), loc or NOWHERE, shipped, axis or "")
         run.steps.append(step)

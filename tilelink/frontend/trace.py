@@ -293,14 +293,11 @@ def _declared(record: Record, names: Mapping[str, str]) -> TensorDecl:
 def _step(step: Step, declared: Mapping[str, TensorDecl], axis: str, ranks: int) -> Step:
     """`declared`: tensors by the keys of their records."""
 
-    def view(axis: ViewAxis, tensor: TensorDecl) -> ViewAxis:
-        split = declared[axis.split].name if axis.split is not None and axis.split in declared else axis.split
-        return replace(axis, split=split, of=None if axis.axis is None else tensor.axes[axis.axis])
+    def over(tensor: TensorDecl, view: tuple[ViewAxis, ...]) -> tuple[ViewAxis, ...]:
+        return tuple(replace(v, of=None if v.axis is None else tensor.axes[v.axis]) for v in view)
 
-    bindings = tuple(
-        Binding(b.param, tensor.name, tuple(view(v, tensor) for v in b.view))
-        for b, tensor in ((b, declared[b.tensor]) for b in step.bindings)
-    )
+    bound = [(b, declared[b.tensor]) for b in step.bindings]
+    bindings = tuple(Binding(b.param, tensor.name, over(tensor, b.view)) for b, tensor in bound)
     program = with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
     return replace(step, program=program, bindings=bindings, axis=axis)
 

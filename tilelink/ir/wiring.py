@@ -81,7 +81,6 @@ class ViewAxis:
     axis: int | None
     local: bool
     unit: bool
-    split: str | None
     of: TensorAxis | None = field(default=None, compare=False)
 
     @property
@@ -97,7 +96,7 @@ class ViewAxis:
     @property
     def names_holder(self) -> bool:
         """Whether a position says which rank holds it, of those along the axis that the step speaks of."""
-        return self.of is not None and not self.local and (self.of.over is not None or self.of.owner is not None)
+        return self.by_parts or (self.of is not None and self.of.owner is not None and not self.local)
 
     def extent(self, along: str) -> Formula:
         """Positions that a program sees, in its own coordinates; `along`: its axis of ranks."""
@@ -112,7 +111,7 @@ class ViewAxis:
     @property
     def by_parts(self) -> bool:
         """Whether this rank has a part of the axis, and the program counts over all ranks."""
-        return self.axis is not None and self.split is not None and not self.local
+        return self.over is not None and not self.local
 
 
 @dataclass(frozen=True, slots=True)

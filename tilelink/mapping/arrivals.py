@@ -215,5 +215,5 @@ def _holders(s: StepPlan, notify: Notify, axes: Sequence[ChannelAxis]) -> dict[s
         for op in walk(s.step.program.body)
         if isinstance(op, Holder)
         for v, e in indexed(s.step, op.param, op.index)
-        if isinstance(e, OfTile) and v.split == "R" and e.var in of
+        if isinstance(e, OfTile) and v.by_parts and e.var in of
     }

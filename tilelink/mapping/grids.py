@@ -103,7 +103,7 @@ def loops_of(wiring: Wiring, step: Step) -> tuple[GridAxis, ...]:
     over, placement = step.axis, step.placement
     for op in (op for op in walk(step.program.body) if isinstance(op, Tiles)):
         v = step.binding(op.param).view[op.axis]
-        kind = "mine" if v.over is not None and not v.local else "unit" if v.unit else "plain"
+        kind = "mine" if v.by_parts else "unit" if v.unit else "plain"
         if kind == "plain" and isinstance(placement, Library) and placement.runs and _in_parts(wiring, step, v):
             kind = "cut"
         found[v.dim, kind] = GridAxis(v.dim, kind, v.extent(over), _length(step, v), op.var, over=over)

@@ -162,7 +162,7 @@ def own_names(s: StepPlan) -> frozenset[str]:
     """What a program calls its own coordinate by asking whose a tile of its domain is, where all of these are this rank's."""
     found: set[str] = set()
     for op in (op for op in walk(s.step.program.body) if isinstance(op, Holder)):
-        split = (e for v, e in indexed(s.step, op.param, op.index) if v.by_parts and v.split == "R")
+        split = (e for v, e in indexed(s.step, op.param, op.index) if v.by_parts)
         grid = next((_named_axis(s, e) for e in split), None)
         if grid is not None and grid.kind in ("mine", "own"):
             found.add(op.name)

@@ -166,14 +166,14 @@ class Frame:
     def there(self, v: ViewAxis, at: Formula | None) -> tuple[Formula, Formula]:
         """The positions of an axis that a rank's memory has, as the program counts; `at` None: those of all ranks together."""
         end = v.extent(self.step.axis)
-        if v.of is None or v.of.over is None or v.local or at is None:
+        if v.of is None or not v.by_parts or at is None:
             return F.of(0), end
         first = self._first(v, at)
         return first, F.minimum(first + v.of.part, end)
 
     def _first(self, v: ViewAxis, at: Formula) -> Formula:
         """Which position the memory of the rank with coordinate `at` begins with."""
-        if v.of is None or v.of.over is None or v.local:
+        if v.of is None or v.of.over is None or not v.by_parts:
             return F.of(0)
         return (at if v.of.over == self.step.axis else rank_along(v.of.over)) * v.of.part
 
@@ -202,7 +202,7 @@ class Frame:
             return False
         if what == "segment":
             return g.table is not None and self.plan.wiring.tensor(g.table).axes[0].size - 1 == size
-        return g.size == size and (v.over is None or v.local or (g.kind == "mine" and g.over == v.over))
+        return g.size == size and (not v.by_parts or (g.kind == "mine" and g.over == v.over))
 
     def _walked(self, e: At) -> tuple[Formula, int] | None:
         """Of a position that sizes and one place along a singly walked axis make: the formula by that, and how many places there
