@@ -225,7 +225,7 @@ def placed(rng: random.Random, wiring: Wiring, tile: int) -> dict[str, Placement
             found[step.path] = _moving(rng, step, tile, hosts, kept=step.moved_to in wiring.results)
         else:
             leads = [path for path, p in found.items() if isinstance(p, Sms) and _leads(p, wiring, path)]
-            found[step.path] = _computing(rng, step, wiring, tile, hosts, leads)
+            found[step.path] = _computing(rng, step, tile, hosts, leads)
     for p in [*found.values()]:
         host = found.get(p.into) if isinstance(p, Fused) and p.deferred is not False else None
         if isinstance(p, Fused) and isinstance(host, Sms) and rng.random() < 0.7:
@@ -260,14 +260,12 @@ def _moving(rng: random.Random, step: Step, tile: int, hosts: list[str], *, kept
     return sms(rng.choice([None, 2, 2]), order=order, push=push, own_kernel=rng.random() < 0.15, **size)
 
 
-def _computing(
-    rng: random.Random, step: Step, wiring: Wiring, tile: int, hosts: list[str], leads: list[str]
-) -> Placement:
+def _computing(rng: random.Random, step: Step, tile: int, hosts: list[str], leads: list[str]) -> Placement:
     kind = rng.random()
     if hosts and kind < 0.35:
         pieces: dict[str, Any] = dict.fromkeys(_dims(step)[-1:], tile // 2) if tile > 1 and rng.random() < 0.2 else {}
         return fused(rng.choice(hosts), deferred=rng.choice([False, None, True]), **pieces)
-    if kind < 0.6 and (called := _called(rng, step, wiring, tile)) is not None:
+    if kind < 0.6 and (called := _called(rng, step, tile)) is not None:
         return called
     size: dict[str, Any] = {d: tile * rng.choice([1, 1, 1, 2]) for d in _dims(step)}
     order = rng.choice(ORDERS)
@@ -277,11 +275,11 @@ def _computing(
     return sms(rng.choice([2, 4]) if own else rng.choice([None, None, 4]), order=order, own_kernel=own, **size)
 
 
-def _called(rng: random.Random, step: Step, wiring: Wiring, tile: int) -> Library | None:
+def _called(rng: random.Random, step: Step, tile: int) -> Library | None:
     """In a library function, of whole tiles or by panels; None: neither way."""
     size: dict[str, Any] = {d: rng.choice([tile, tile + 1]) for d in _dims(step) if rng.random() < 0.7}
     for made in (library("torch.mm", streams=rng.choice([1, 2]), **size), library(_by_runs, **size)):
-        if unsuitable(step, wiring, made) is None:
+        if unsuitable(step, made) is None:
             return made
     return None
 

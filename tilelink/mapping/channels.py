@@ -99,11 +99,8 @@ def _addressee(found: Matching, s: StepPlan, op: Notify, heard: list[Match], cha
     if not crosses(s, op.param):
         return "self"
     # Whether the tile says which rank has it; all of a split tensor, and vectors of its positions, are of all ranks.
-    if s.copies:
-        named = found.tensor.owned is not None or found.tensor.split_over(s.axis)
-    else:
-        index = indexed(s.step, op.param, op.index)
-        named = any(v.names_holder and isinstance(e, (OfTile, At)) for v, e in index)
+    index = indexed(s.step, op.param, op.index)
+    named = any(v.names_holder and isinstance(e, (OfTile, At)) for v, e in index)
     return "owner" if named else "all"
 
 

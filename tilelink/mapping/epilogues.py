@@ -16,7 +16,7 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Load, OfTile, Store, Wait, Whole, walk
 from tilelink.ir.schedule import EPILOGUE, Fused, Sms
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
+from tilelink.ir.wiring import Step, ViewAxis, Wiring, indexed
 from tilelink.mapping.grids import Lineage, domain_names, lineage_of, loaded, loops_of
 from tilelink.mapping.placement import directed
 
@@ -34,13 +34,13 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
         )
     domain, push = directed(wiring, step)
     binding, lineage = step.binding(domain), lineage_of(host.step, wiring.steps)
-    tensor, theirs = wiring.tensor(binding.tensor), host.step.binding(host.domain).view
+    theirs = host.step.binding(host.domain).view
     named = [*zip(binding.view, domain_names(step), strict=True)]
     if step.moves is None:
         # Its own tiles are the host's through what it loads of them.
         taken = loaded(step, lineage)
-        lineage |= {(tensor.name, v.axis): taken[n] for v, n in named if v.axis is not None and n in taken}
-    found = [_on_host(step, host, tensor, v, name, lineage) for v, name in named]
+        lineage |= {(binding.tensor, v.axis): taken[n] for v, n in named if v.axis is not None and n in taken}
+    found = [_on_host(step, host, binding.tensor, v, name, lineage) for v, name in named]
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
     own = (
         at
@@ -71,17 +71,17 @@ def epilogue(wiring: Wiring, step: Step, host: StepPlan) -> StepPlan:
 
 
 def _on_host(
-    step: Step, host: StepPlan, tensor: TensorDecl, v: ViewAxis, name: str | None, lineage: Lineage
+    step: Step, host: StepPlan, tensor: str, v: ViewAxis, name: str | None, lineage: Lineage
 ) -> tuple[int | None, GridAxis]:
     """The axis of the host's grid that an axis of a fused step's domain is, and its partition; None: the rank's coordinate."""
     if v.axis is None or not v.stored:
         return None, GridAxis(v.dim, "own", ranks_along(step.axis), 1, name, over=step.axis)
-    at = lineage.get((tensor.name, v.axis))
+    at = lineage.get((tensor, v.axis))
     if at is None:
         walked = v.unit and step.program.copy_program is None
         singly = f"`{step.path}` walks `{v.dim}` one element at a time"
         raise _unlike(step, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
-    if not v.local and v.over == step.axis and host.step.binding(host.domain).view[at].local:
+    if v.by_parts and v.over == step.axis and host.step.binding(host.domain).view[at].local:
         what = f"`{host.path}` counts `{v.dim}` from the begin of its rank's part, and `{step.path}` over all ranks"
         hint = f"write `{v.dim}/R` in the signature of `{host.path}`, or place it on SMs of its own"
         raise _unlike(step, host, what, hint)

@@ -18,31 +18,31 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Index, IndexEntry, is_raw, rewritten, tile_names, walk
 from tilelink.ir.schedule import Library
-from tilelink.ir.wiring import Entries, Step, Wiring, entries, indexed
+from tilelink.ir.wiring import Entries, Step, entries, indexed
 
 RUN = ""
 """Stands for the tile of the loop where an index names it, as the variable of an axis of the domain for that axis."""
 
 
 # --------------------------------------------------------------------------------------------------------- what can be so
-def unsuitable(step: Step, wiring: Wiring, placement: Library) -> str | None:
+def unsuitable(step: Step, placement: Library) -> str | None:
     """Why a library function cannot compute the step's tiles from views of its tensors; None: it can."""
     if step.program.copy_program is not None:
         return "it only moves: there is nothing to compute"
     if is_raw(step.program):
         return "it takes pointers, and nobody knows what lies behind them"
-    return next(_against(called(step, runs=placement.runs), wiring, placement), None)
+    return next(_against(called(step, runs=placement.runs), placement), None)
 
 
-def _against(step: Step, wiring: Wiring, placement: Library) -> Iterator[str]:
+def _against(step: Step, placement: Library) -> Iterator[str]:
     program, view = step.program, step.binding(step.program.domain).view
     if [p.name for p in program.params if p.role == "out"] != [program.domain]:
         yield "a library function makes one tensor, tile by tile, and this program is not made so"
     for b in step.bindings:
-        tensor = wiring.tensor(b.tensor)
-        if not all(v.stored for v in b.view) or tensor.owned is not None:
+        axes = [v.of for v in b.view if v.of is not None]
+        if not all(v.stored for v in b.view) or any(a.owner for a in axes):
             yield f"`{b.param}` is a slice that the rank's number chooses, and the function gets plain views"
-        if any(a.split != a.over for a in tensor.axes):
+        if any(a.split != a.over for a in axes):
             yield f"`{b.param}` is split at run time, and views are cut before"
     yield from (f"it walks `{v.dim}` one at a time" for v in view if v.unit)
     if placement.runs:

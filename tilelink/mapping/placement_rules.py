@@ -55,7 +55,7 @@ def check_placements(plan: Plan) -> None:
             why = "the `rank_*` primitives pin a program to a copy engine"
             raise _refuse(s, why, "use tilelink.copy_engine(…)")
         if isinstance(placement, Library):
-            reason = unsuitable(s, plan.wiring, placement)
+            reason = unsuitable(s, placement)
             if reason is not None:
                 raise _refuse(s, reason, "place it on SMs")
         if isinstance(placement, Fused):

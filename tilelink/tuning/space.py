@@ -147,7 +147,7 @@ def _libraries(plan: Plan, step: StepPlan) -> list[Placement]:
     (rows, depth), *others = names
     if others[0][0] != depth or others[1] != [rows, others[0][1]]:
         return []
-    if unsuitable(step.step, plan.wiring, Library(MATMUL)) is not None:
+    if unsuitable(step.step, Library(MATMUL)) is not None:
         return []
     size = int(F.evaluate(step.grid[0].size, plan.env(0)))
     chunks = [((rows, n),) for n in (PART, *_powers(_part(plan, step, size))[1:3])]
@@ -166,7 +166,7 @@ def _by_runs(plan: Plan, step: StepPlan) -> list[Placement]:
     inputs = [p for p in step.step.program.params if p.role == "in"]
     if len(inputs) + len(constants) + 1 != len(given) or sorted(name for name, _ in step.step.constants) != constants:
         return []
-    if unsuitable(step.step, plan.wiring, Library(ATTENTION, runs=True)) is not None:
+    if unsuitable(step.step, Library(ATTENTION, runs=True)) is not None:
         return []
     parts = (walked(called(step.step, runs=True)), PART)
     whole = Library(ATTENTION, (parts,), runs=True)
