@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,6 +15,7 @@ import torch
 
 import tilelink
 from tests.codegen import hostile
+from tests.operators.problems import Problem, assert_solves, each, split
 from tests.selection import table
 from tilelink import copy_engine, fused, sms
 from tilelink.errors import TilelinkError
@@ -118,14 +118,6 @@ def test_names_of_what_a_streams_wait_reports(tmp_path: Path) -> None:
     assert_right(case(made, names, moved, moved, fused("matmul")), watchdog=60.0)
 
 
-def assert_gives(
-    operator: tilelink.Operator, arguments: list[tuple[torch.Tensor, ...]], expected: Iterable[Any], **options: Any
-) -> None:
-    results = tilelink.launch(lambda: operator(*arguments[tilelink.rank()]), RANKS, races=False, **options)
-    for got, want in zip(results, expected, strict=True):
-        assert float((got - want).norm()) <= 1e-4 * float(want.norm())
-
-
 def assert_right(both: Case, **options: Any) -> None:
     """Both run, and the helper makes each product twice as large."""
     generator = torch.Generator().manual_seed(0)
@@ -134,10 +126,11 @@ def assert_right(both: Case, **options: Any) -> None:
         return [torch.randn(*shape, generator=generator) for _ in range(RANKS)]
 
     x, w = random(20, 24), random(24, 18)
-    assert_gives(both.ag_gemm, list(zip(x, w, strict=True)), [2 * (torch.cat(x) @ mine) for mine in w], **options)
+    products = [2 * (torch.cat(x) @ mine) for mine in w]
+    assert_solves(both.ag_gemm, [Problem(each(x, w), each(products))], races=False, **options)
     x, w = random(20, 12), random(12, 18)
     total = 2 * torch.stack([a @ b for a, b in zip(x, w, strict=True)]).sum(0)
-    assert_gives(both.gemm_rs, list(zip(x, w, strict=True)), [total[:10], total[10:]], **options)
+    assert_solves(both.gemm_rs, [Problem(each(x, w), each(split(total, RANKS)))], races=False, **options)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.outcomes import outcome
 from tests.fuzz.test_operators import FIRST
-from tests.operators.problems import AG, RS, Call, assert_calls
+from tests.operators.problems import AG, RS, Problem, assert_solves
 from tests.selection import cases
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
@@ -88,7 +88,7 @@ MORE = st.fixed_dictionaries(
 )
 
 
-def problem(operator: Operator, m: int, n: int, k: int, ranks: int) -> Call:
+def problem(operator: Operator, m: int, n: int, k: int, ranks: int) -> Problem:
     import torch
 
     return (AG if operator is ag_gemm else RS).call(m, n, k, ranks, torch.float32)
@@ -108,7 +108,7 @@ def test_any_schedule(made: tuple[str, dict[str, Make]], more: dict[str, Any], r
 
     def planned() -> Any:
         placed = scheduled(operator, schedule, more)
-        return placed.verify(*call.tensors[0], topology=Topology(ranks, device=Device(sms=6)), **dict(call.sizes))
+        return placed.verify(*call.inputs[0], topology=Topology(ranks, device=Device(sms=6)), **call.given)
 
     assert isinstance(outcome(planned), (Verdict, TilelinkError))
 
@@ -156,7 +156,7 @@ def test_what_is_planned_is_right(
     call = problem(operator, m, 24, k, ranks)
     placed = operator.schedule(entries, slots=slots)
     # What runs is compared with torch.
-    found = outcome(lambda: assert_calls(placed, [call, call], seed=seed, straggler=seed % ranks))
+    found = outcome(lambda: assert_solves(placed, [call, call], seed=seed, straggler=seed % ranks))
     assert found is None or isinstance(found, TilelinkError)
 
 
@@ -167,7 +167,7 @@ def test_some_of_them_are_planned() -> None:
         operator = OPERATORS[made[0]]
         call = problem(operator, 33, 24, 24, 2)
         found = outcome(lambda: operator.schedule(made[1]).plan(
-            *call.tensors[0], topology=Topology(2, device=Device(sms=6)), verify=True, **dict(call.sizes)
+            *call.inputs[0], topology=Topology(2, device=Device(sms=6)), verify=True, **call.given
         ))  # fmt: skip
         return len(made[1]) > 1 and not isinstance(found, TilelinkError)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.programs import gather, matmul, reduce, scatter
+from tilelink.ops.programs import gather, matmul, move, reduce, scatter
 
 
 # ------------------------------------------------------------------------------------------------------------------- moving
@@ -43,13 +43,8 @@ def ring_gather(shard: Any, rows: Any) -> None:
         tl.peer_tile_notify(rows, (s - 1, m, k), s - 1)
 
 
-@tilelink.program("M/R ..., M ...")
-def send(src: Any, dst: Any) -> None:
-    """Own rows to whoever holds them in `dst`."""
-    tile = tl.tile_id(src)
-    tl.consumer_tile_wait(src, tile)
-    tl.tile_push_data(dst, tile, tl.tile_load(src, tile))
-    tl.producer_tile_notify(dst, tile)
+send = tilelink.program("M/R ..., M ...", name="send")(move)
+"""Own rows to whoever holds them in `dst`."""
 
 
 @tilelink.program("M K, M/R K")

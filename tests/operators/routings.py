@@ -82,11 +82,3 @@ class Mixture:
         if glu:
             up = torch.nn.functional.silu(torch.einsum("th,tkhi->tki", x, self.gate.float()[of])) * up
         return torch.einsum("tki,tkih->tkh", up, self.down.float()[of])
-
-
-def assert_close(got: T, want: T) -> None:
-    """Relative Frobenius error; written so that a NaN fails."""
-    assert got.shape == want.shape
-    if want.numel():
-        error, size = float((got.float() - want).norm()), float(want.norm())
-        assert error <= {torch.float32: 1e-5, torch.bfloat16: 2e-2}[got.dtype] * size, error / size if size else error

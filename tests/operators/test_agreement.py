@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.against_torch import FEW, random
+from tests.operators.problems import FEW, random, told
 from tilelink import TilelinkError, copy_engine, sms
 from tilelink.ops import ag_attention, ag_gemm
 from tilelink.runtime import watchdog
@@ -88,13 +88,11 @@ ELSEWHERE = {
 def test_peers_read_an_argument_at_one_place(made: Callable[[], torch.Tensor], operator: Any) -> None:
     here, there = ELSEWHERE[made]
     error = refused(lambda: operator(made(), W))
-    assert (error.code, error.message) == (
+    assert told(error) == (
         "TL459",
         f"argument `x` of `ag_gemm` lies {here} on rank 0 and {there} on rank 1",
-    )
-    assert error.why == "peers read it where it lies, at the place that it has on their own rank"
-    assert error.hint == (
-        "pass the same contiguous part of the same allocation on every rank, or ordinary tensors, which are copied"
+        "peers read it where it lies, at the place that it has on their own rank",
+        "pass the same contiguous part of the same allocation on every rank, or ordinary tensors, which are copied",
     )
     assert error.loc == ag_gemm.loc
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
+from tests.operators.problems import Problem, assert_as_torch, each, random, split
 from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.ir.topology import Device
@@ -70,23 +70,23 @@ def problem(
 @pytest.mark.parametrize("kind", KINDS)
 def test_rank_counts(kind: str, ranks: int, s: int, causal: bool) -> None:
     """Parts that tiles cross, a last rank with fewer rows, with one row, and with none."""
-    assert_as_torch(KINDS[kind], problem(ranks, s, causal=causal), ranks)
+    assert_as_torch(KINDS[kind], problem(ranks, s, causal=causal))
 
 
 @pytest.mark.parametrize("d", [64, pytest.param(96, marks=pytest.mark.each_triton), 128, 192, 256])
 def test_head_sizes(d: int) -> None:
     """Also those that are no power of two, in bf16."""
-    assert_as_torch(AG, problem(2, 20, heads=1, d=d, dtype=torch.bfloat16), 2)
+    assert_as_torch(AG, problem(2, 20, heads=1, d=d, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(3, 3), (4, 2), (6, 1)])
 def test_groups_of_heads_share_keys(heads: int, groups: int) -> None:
-    assert_as_torch(AG, problem(2, 18, heads=heads, groups=groups), 2)
+    assert_as_torch(AG, problem(2, 18, heads=heads, groups=groups))
 
 
 @table("scale", [0.3, 1e-30])
 def test_a_scale_of_ones_own(scale: float) -> None:
-    assert_as_torch(AG, problem(2, 18, scale=scale), 2)
+    assert_as_torch(AG, problem(2, 18, scale=scale))
 
 
 @table("operator", [AG, ops.ring_attention, ops.ag_attention_zigzag, ops.ag_attention_varlen])
@@ -102,14 +102,14 @@ def test_heads_that_cannot_share_keys_evenly(operator: tilelink.Operator) -> Non
 def test_a_scale_that_is_not_positive(scale: float) -> None:
     """The greatest score would be another one once it is scaled."""
     with pytest.raises(ValueError, match="it is a positive number"):
-        assert_as_torch(AG, problem(1, 4, scale=scale), 1)
+        assert_as_torch(AG, problem(1, 4, scale=scale))
 
 
 @pytest.mark.each_triton
 def test_as_they_come() -> None:
     """The schedules that the operators ship, with tiles larger than what is there."""
-    assert_as_torch(ops.ag_attention, problem(2, 21), 2)
-    assert_as_torch(ops.ring_attention, problem(2, 21), 2, device=Device(sms=10))
+    assert_as_torch(ops.ag_attention, problem(2, 21))
+    assert_as_torch(ops.ring_attention, problem(2, 21), device=Device(sms=10))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_as_they_come() -> None:
 )
 def test_packed_sequences(ranks: int, starts: list[int], causal: bool) -> None:
     """Sequences that ranks share, an empty one, one of one position; and ranks without any."""
-    assert_as_torch(VARLEN, problem(ranks, starts[-1], causal=causal, starts=starts), ranks)
+    assert_as_torch(VARLEN, problem(ranks, starts[-1], causal=causal, starts=starts))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_packed_sequences(ranks: int, starts: list[int], causal: bool) -> None:
     ],
 )
 def test_rows_dealt_out_to_and_fro(ranks: int, s: int) -> None:
-    assert_as_torch(ZIGZAG, problem(ranks, s, heads=2 if ranks < 4 else 1, chunk=4), ranks)
+    assert_as_torch(ZIGZAG, problem(ranks, s, heads=2 if ranks < 4 else 1, chunk=4))
 
 
 def test_rows_that_cannot_be_dealt_out() -> None:
     """The owner map has to change where parts end."""
     with pytest.raises(TilelinkError, match=r"^TL306"):
-        assert_as_torch(ZIGZAG, problem(3, 29, chunk=4), 3)
+        assert_as_torch(ZIGZAG, problem(3, 29, chunk=4))
 
 
 # ----------------------------------------------------------------------------------------------------------------- decoding
@@ -177,12 +177,12 @@ DECODE = ops.flash_decode.schedule(partial_decode=sms(S=16))
 )
 def test_decoding(ranks: int, s: int, lengths: list[int], splits: int) -> None:
     """Caches that are filled in part, ranks without a position of them or with one, parts of a rank without any."""
-    assert_as_torch(DECODE, decoded(ranks, s, lengths, splits=splits), ranks)
+    assert_as_torch(DECODE, decoded(ranks, s, lengths, splits=splits))
 
 
 @pytest.mark.parametrize("d", [64, pytest.param(192, marks=pytest.mark.each_triton)])
 def test_decoding_in_bf16(d: int) -> None:
-    assert_as_torch(ops.flash_decode, decoded(2, 70, [70, 33], d=d, splits=0, dtype=torch.bfloat16), 2)
+    assert_as_torch(ops.flash_decode, decoded(2, 70, [70, 33], d=d, splits=0, dtype=torch.bfloat16))
 
 
 def test_as_many_parts_as_keep_all_sms_busy() -> None:
@@ -196,8 +196,5 @@ def test_as_many_parts_as_keep_all_sms_busy() -> None:
 
 def test_decoding_as_one_rank_does() -> None:
     """However many ranks the cache lies on."""
-    one, three = (
-        tilelink.launch(lambda p=p: DECODE(*p.inputs[tilelink.rank()], **p.given), n)[0]
-        for n, p in ((1, decoded(1, 30, [30, 8])), (3, decoded(3, 30, [30, 8])))
-    )
+    one, three = (DECODE(*p.listed, **p.given)[0] for p in (decoded(1, 30, [30, 8]), decoded(3, 30, [30, 8])))
     torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-5)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.frontend.harness import message as said
 from tests.selection import table
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
@@ -19,12 +20,6 @@ from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.ops.programs import matmul, reduce, scatter
 
 X, W = torch.ones(4, 4), torch.ones(4, 4)
-
-
-def said(call: Callable[[], Any]) -> str:
-    with pytest.raises(TilelinkError) as caught:
-        call()
-    return str(caught.value)
 
 
 def on_each(*rows: int, **given: Any) -> Any:
@@ -41,14 +36,18 @@ def on_each(*rows: int, **given: Any) -> Any:
         (lambda: sms(num_stages=0), "`num_stages` is 0"),
         (lambda: sms(0), "`count` is 0"),
         (lambda: sms(order=f"ring+{'9' * 5000}"), f"`order` is 'ring+{'9' * 5000}'"),
+        (lambda: sms(order=f"group {'9' * 30}"), f"`order` is 'group {'9' * 30}'"),
+        (lambda: sms(M=2**40), "the tile along `M` is 1099511627776"),
         (lambda: sms(maxnreg=16), "`maxnreg` is 16"),
         (lambda: sms(order=3), "`order` is 3"),
         (lambda: sms(push="yes"), "`push` is 'yes'"),
         (lambda: copy_engine(streams="2"), "`streams` is '2'"),
+        (lambda: copy_engine(streams=10**6), "`streams` is 1000000"),
         (lambda: fused(None), "`into` is None"),
         (lambda: library(3), "`function` is 3"),
         (lambda: ag_gemm.schedule(gather="sms"), "the placement of `gather` is 'sms'"),
         (lambda: ag_gemm.schedule(slots=0), "`slots` is 0"),
+        (lambda: ag_gemm.schedule(slots=100_000), "`slots` is 100000"),
         (lambda: ag_gemm.schedule(channels={"rows": 0}), "the channel of `rows` is 0"),
         (lambda: ag_gemm.schedule(["gather"]), "`entries` is ['gather']"),
     ],
@@ -57,10 +56,12 @@ def test_schedules_of_the_wrong_kind(make: Callable[[], Any], what: str) -> None
     assert said(make).startswith(f"TL329: {what}\n  why: it is ")
 
 
-def test_keys_that_have_no_order() -> None:
-    placed = ag_gemm.schedule(matmul=sms(M=1, N=1, K=4, order=lambda tile, rank, ranks: (None, 1)[tile[0] % 2]))  # type: ignore[arg-type]
-    text = said(lambda: placed.plan(X, W))
-    assert text.startswith(
+@table(
+    "key", [lambda tile, rank, ranks: (None, 1)[tile[0] % 2], lambda tile, rank, ranks: [*tile]], ids=["None", "list"]
+)
+def test_keys_that_have_no_order(key: Any) -> None:
+    placed = ag_gemm.schedule(matmul=sms(M=1, N=1, K=4, order=key))
+    assert said(lambda: placed.plan(X, W)).startswith(
         "TL310: the keys of an order cannot be compared\n  why: tiles are sorted by what the function gives"
     )
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 import tilelink
-from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
+from tests.operators.problems import FEW, Problem, assert_as_torch, assert_solves, each, random, split
 from tests.selection import table
 from tilelink import ops
 from tilelink.ir.schedule import COPY_ENGINE, WORKERS
@@ -33,12 +35,12 @@ def all_reduced(ranks: int, m: int, dtype: torch.dtype = torch.float32, form: st
 )
 def test_all_reduce(form: str, ranks: int, m: int) -> None:
     """Also with fewer rows than ranks, and with parts of which the last are shorter or empty."""
-    assert_as_torch(FORMS[form], all_reduced(ranks, m, form=form), ranks)
+    assert_as_torch(FORMS[form], all_reduced(ranks, m, form=form))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_reduce_in_bf16(form: str) -> None:
-    assert_as_torch(ops.all_reduce, all_reduced(2, 5, torch.bfloat16, form), 2)
+    assert_as_torch(ops.all_reduce, all_reduced(2, 5, torch.bfloat16, form))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64, torch.float64], ids=str)
@@ -173,61 +175,43 @@ def test_what_was_pushed_is_kept_by_a_copy_engine() -> None:
     """Every rank has an instance of its own of what it takes: it is taken from there."""
     x = random(13, 3, 4)
     engine = {f"all_gather_pushed.{step}": tilelink.copy_engine(M=2) for step in ("gather", "keep")}
-    assert_as_torch(ops.all_gather.schedule(engine), Problem(each(split(x, 3)), [(x,)] * 3, {"M": 13}), 3)
+    assert_as_torch(ops.all_gather.schedule(engine), Problem(each(split(x, 3)), [(x,)] * 3, {"M": 13}))
 
 
 @pytest.mark.parametrize(("ranks", "m"), RANK_COUNTS)
 def test_all_gather(ranks: int, m: int) -> None:
     x = random(m, 3, 4)
-    assert_as_torch(ops.all_gather, Problem(each(split(x, ranks)), [(x,)] * ranks, {"M": m}), ranks)
+    assert_as_torch(ops.all_gather, Problem(each(split(x, ranks)), [(x,)] * ranks, {"M": m}))
 
 
 @pytest.mark.parametrize(("ranks", "m"), RANK_COUNTS)
 def test_reduce_scatter(ranks: int, m: int) -> None:
     x = random(ranks, m, 20)
-    assert_as_torch(ops.reduce_scatter, Problem([(one,) for one in x], each(split(x.sum(0), ranks))), ranks)
+    assert_as_torch(ops.reduce_scatter, Problem([(one,) for one in x], each(split(x.sum(0), ranks))))
 
 
 @pytest.mark.parametrize(("ranks", "m"), RANK_COUNTS)
 def test_all_to_all(ranks: int, m: int) -> None:
     """What ranks have for one another differs in length where the rows do not divide."""
     x = random(ranks, m, 3)
-    assert_as_torch(ops.all_to_all, Problem([(one,) for one in x], each(split(x, ranks, 1))), ranks)
+    assert_as_torch(ops.all_to_all, Problem([(one,) for one in x], each(split(x, ranks, 1))))
 
 
-@pytest.mark.parametrize("name", ["all_gather", "all_to_all", "reduce_scatter", "all_reduce_two_shot"])
+OF_WHAT_RANKS_HAVE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "all_gather": lambda x: [x.flatten(0, 1)] * len(x),
+    "all_to_all": lambda x: x.unflatten(1, (len(x), -1)).transpose(0, 1),
+    "reduce_scatter": lambda x: x.sum(0).unflatten(0, (len(x), -1)),
+    "all_reduce_two_shot": lambda x: [x.sum(0)] * len(x),
+}
+"""Of inputs `[rank, rows, …]`, what each rank gets."""
+
+
+@pytest.mark.parametrize("name", OF_WHAT_RANKS_HAVE)
 def test_calls_of_other_sizes_between(name: str) -> None:
     """Flags of one call are others in the next; their totals go on. The first is the largest: memory is not made anew."""
-    ranks = 2
-    each_size = [list(random(ranks, m, 1024)) for m in (20, 12, 6, 6)]
-
-    def main() -> list[torch.Tensor]:
-        return [getattr(ops, name)(x[tilelink.rank()]) for x in each_size]
-
-    wanted = [getattr(_Expected, name)(torch.stack(x)) for x in each_size]
-    for rank, calls in enumerate(tilelink.launch(main, ranks, device=FEW)):
-        for got, want in zip(calls, wanted, strict=True):
-            torch.testing.assert_close(got, want[rank], rtol=1e-4, atol=1e-4)
-
-
-class _Expected:
-    """Of inputs `[rank, rows, …]`, what each rank gets."""
-
-    @staticmethod
-    def all_gather(x: torch.Tensor) -> list[torch.Tensor]:
-        return [x.flatten(0, 1)] * len(x)
-
-    @staticmethod
-    def all_to_all(x: torch.Tensor) -> list[torch.Tensor]:
-        return list(x.unflatten(1, (len(x), -1)).transpose(0, 1))
-
-    @staticmethod
-    def reduce_scatter(x: torch.Tensor) -> list[torch.Tensor]:
-        return list(x.sum(0).unflatten(0, (len(x), -1)))
-
-    @staticmethod
-    def all_reduce_two_shot(x: torch.Tensor) -> list[torch.Tensor]:
-        return [x.sum(0)] * len(x)
+    sizes = [random(2, m, 1024) for m in (20, 12, 6, 6)]
+    problems = [Problem(each(list(x)), each(list(OF_WHAT_RANKS_HAVE[name](x)))) for x in sizes]
+    assert_solves(getattr(ops, name), problems, device=FEW)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +220,8 @@ class _Expected:
 )
 def test_positions_for_heads_and_back(ranks: int, s: int, heads: int) -> None:
     x = random(s, heads, 3)
-    assert_as_torch(ops.ulysses, Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": s}), ranks)
-    assert_as_torch(ops.ulysses_back, Problem(each(split(x, ranks, 1)), each(split(x, ranks)), {"H": heads}), ranks)
+    assert_as_torch(ops.ulysses, Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": s}))
+    assert_as_torch(ops.ulysses_back, Problem(each(split(x, ranks, 1)), each(split(x, ranks)), {"H": heads}))
 
 
 # ------------------------------------------------------------------------------------------------------- behind a product
@@ -268,12 +252,12 @@ PRODUCTS = {
     ],
 )
 def test_gemm_ar(name: str, ranks: int, m: int) -> None:
-    assert_as_torch(PRODUCTS[name], summed(ranks, m), ranks)
+    assert_as_torch(PRODUCTS[name], summed(ranks, m))
 
 
 @pytest.mark.each_triton
 def test_gemm_ar_as_it_comes() -> None:
-    assert_as_torch(ops.gemm_ar, summed(2, 13, torch.bfloat16), 2)
+    assert_as_torch(ops.gemm_ar, summed(2, 13, torch.bfloat16))
     plan = ops.gemm_ar.plan(torch.empty(32768, 8), torch.empty(8, 128), ranks=2)
     assert {s.path.partition(".")[0] for s in plan.steps} == {"gemm_ar_two_shot"}
     with pytest.raises(tilelink.TilelinkError, match="TL248: `gemm_ar` has no form 'ring'"):

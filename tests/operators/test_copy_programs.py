@@ -11,28 +11,22 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.shelf import columns
-from tests.operators.problems import part
+from tests.operators.language import keep
+from tests.operators.loops import doubled
+from tests.operators.problems import Problem, assert_as_torch, assert_solves, each, split
 from tilelink import Operator, copy_engine, sms
 from tilelink.ir.schedule import Placement
 from tilelink.ops import programs
-from tilelink.ops.programs import gather, scatter, share
+from tilelink.ops.programs import fetch, gather, scatter, share
 
-
-@tilelink.program("e M/R ... -> e M ...")
-def gather_each(shard: Any, rows: Any) -> None:
-    """`gather` for every `e` by itself."""
-    e, m = tl.tile_id(rows)
-    tl.consumer_tile_wait(shard, (e, m))
-    tl.tile_pull_data(rows, (e, m), source=shard)
-    tl.producer_tile_notify(rows, (e, m))
-
-
-@tilelink.program("M ... -> M ...")
-def keep(x: Any, out: Any) -> None:
-    """Out of shared memory, where pushed tiles arrive."""
-    tile = tl.tile_id(out)
-    tl.consumer_tile_wait(x, tile)
-    tl.tile_store(out, tile, tl.tile_load(x, tile))
+gather_each = tilelink.program("e M/R ... -> e M ...", name="gather_each")(fetch)
+"""For every `e` by itself."""
+gather_blocks = tilelink.program("M/R K -> M K", name="gather_blocks")(fetch)
+"""Two axes are tiled: the rows of a block do not follow one another."""
+gather_heads = tilelink.program("M/R g K -> M g K", name="gather_heads")(fetch)
+"""For every `g` by itself, which is not the leading axis."""
+keep_blocks = tilelink.program("M K -> M K", name="keep_blocks")(fetch)
+keep_each = tilelink.program("e M ... -> e M ...", name="keep_each")(keep.function)
 
 
 def test_a_copy_engine_waits_for_all_who_push() -> None:
@@ -40,41 +34,7 @@ def test_a_copy_engine_waits_for_all_who_push() -> None:
     op = tilelink.operator("M/R N -> M N", name="kept")(lambda x: programs.keep(gather(x)))
     placed = op.schedule(gather=sms(2, M=4, push=True), keep=copy_engine(push=False))
     x = torch.randn(3, 2, 4)
-    for got in tilelink.launch(lambda: placed(x[tilelink.rank()]), 3, races=True, straggler=2):
-        assert torch.equal(got, x.flatten(0, 1))
-
-
-@tilelink.program("e M ... -> e M ...")
-def keep_each(x: Any, out: Any) -> None:
-    e, m = tl.tile_id(out)
-    tl.consumer_tile_wait(x, (e, m))
-    tl.tile_store(out, (e, m), tl.tile_load(x, (e, m)))
-
-
-@tilelink.program("M/R K -> M K")
-def gather_blocks(shard: Any, rows: Any) -> None:
-    """Two axes are tiled: the rows of a block do not follow one another."""
-    m, k = tl.tile_id(rows)
-    tl.consumer_tile_wait(shard, (m, k))
-    tl.tile_pull_data(rows, (m, k), source=shard)
-    tl.producer_tile_notify(rows, (m, k))
-
-
-@tilelink.program("M/R g K -> M g K")
-def gather_heads(shard: Any, rows: Any) -> None:
-    """For every `g` by itself, which is not the leading axis."""
-    m, g, k = tl.tile_id(rows)
-    tl.consumer_tile_wait(shard, (m, g, k))
-    tl.tile_pull_data(rows, (m, g, k), source=shard)
-    tl.producer_tile_notify(rows, (m, g, k))
-
-
-@tilelink.program("M K -> M K")
-def doubled(x: Any, out: Any) -> None:
-    """Sees its rank's part only."""
-    m, k = tl.tile_id(out)
-    tl.tile_store(out, (m, k), 2 * tl.tile_load(x, (m, k)))
-    tl.producer_tile_notify(out, (m, k))
+    assert_as_torch(placed, Problem(each(list(x)), [(x.flatten(0, 1),)] * 3))
 
 
 @tilelink.operator("M/R K -> M K")
@@ -128,16 +88,12 @@ def engines(without: tuple[str, ...] = ()) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("engine", [e for e in ENGINES if e not in without])
 
 
-def assert_moved(operator: Operator, inputs: list[torch.Tensor], expected: list[torch.Tensor], **sizes: int) -> None:
-    def main() -> list[torch.Tensor]:
-        x = inputs[tilelink.rank()]
-        # The second call meets what the first left behind.
-        return [operator(x, **sizes), operator(-x, **sizes)]
-
-    slow = min(1, len(inputs) - 1)
-    for (first, second), want in zip(tilelink.launch(main, len(inputs), straggler=slow), expected, strict=True):
-        assert torch.equal(first, want)
-        assert torch.equal(second, -want)
+def assert_moved(operator: Operator, inputs: list[torch.Tensor], *results: list[torch.Tensor], **sizes: int) -> None:
+    """The second call, of other values, meets what the first left behind; `results`: of every rank, one after the other."""
+    problems = [
+        Problem(each([s * x for x in inputs]), each(*([s * y for y in r] for r in results)), sizes) for s in (1, -1)
+    ]
+    assert_solves(operator, problems, straggler=min(1, len(inputs) - 1))
 
 
 @engines()
@@ -145,7 +101,7 @@ def assert_moved(operator: Operator, inputs: list[torch.Tensor], expected: list[
 def test_gather(engine: str, rest: tuple[int, ...]) -> None:
     whole = torch.arange(11.0)[(...,) + (None,) * len(rest)] + 100 * torch.rand(rest)
     operator = gathered.schedule(gather=ENGINES[engine], keep=KEEP)
-    assert_moved(operator, [whole[part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
+    assert_moved(operator, split(whole, 3), [whole] * 3, M=11)
 
 
 @engines(without=("copy engine, whole parts", "pull, whole parts"))
@@ -153,21 +109,15 @@ def test_gather(engine: str, rest: tuple[int, ...]) -> None:
 def test_an_axis_that_is_walked_singly(engine: str, rest: tuple[int, ...]) -> None:
     whole = torch.rand(2, 11, *rest)
     operator = gathered_each.schedule(gather_each=ENGINES[engine], keep_each=KEEP)
-    assert_moved(operator, [whole[:, part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
+    assert_moved(operator, split(whole, 3, 1), [whole] * 3, M=11)
 
 
-@engines()
-def test_share(engine: str) -> None:
+@pytest.mark.parametrize(
+    "placement", [sms(2), sms(2, push=True), copy_engine(push=False), copy_engine(push=True)], ids=str
+)
+def test_share(placement: Placement) -> None:
+    """It names no axis besides R: its slices are whole."""
     whole = torch.rand(3, 7, 5)
-    placement = ENGINES[engine]
-    if engine in ("pull", "push", "copy engine pull", "copy engine push"):
-        # `share` names no axis besides R: its slices are whole.
-        placement = {
-            "pull": sms(2),
-            "push": sms(2, push=True),
-            "copy engine pull": copy_engine(push=False),
-            "copy engine push": copy_engine(push=True),
-        }[engine]
     assert_moved(shared.schedule(share=placement, keep_each=KEEP), list(whole), [whole] * 3)
 
 
@@ -175,7 +125,7 @@ def test_share(engine: str) -> None:
 def test_scatter(engine: str) -> None:
     whole = torch.rand(3, 11, 5)
     operator = scattered.schedule(scatter=ENGINES[engine], keep_each=KEEP)
-    assert_moved(operator, list(whole), [whole[:, part(11, r, 3)] for r in range(3)])
+    assert_moved(operator, list(whole), split(whole, 3, 1))
 
 
 WHERE = ("a kernel before", "the same kernel", "a kernel beside")
@@ -193,7 +143,7 @@ def test_what_a_program_made_of_its_own_part(engine: str, made: int, where: str)
     workers = {"a kernel before": None, "the same kernel": 1, "a kernel beside": 1}[where]
     doubling = sms(workers, M=made, K=8, own_kernel=where == "a kernel beside")
     operator = made_and_gathered.schedule(gather=ENGINES[engine], keep=KEEP, doubled=doubling)
-    assert_moved(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
+    assert_moved(operator, split(x, 3), [2 * x] * 3, M=11)
 
 
 @tilelink.operator("M/R K -> M K, M/R K")
@@ -208,16 +158,7 @@ def test_a_movement_that_sees_its_own_part_of_what_others_pull(own: Placement, o
     """It counts from its part's begin, and flags are of all parts."""
     operator = gathered_and_kept.schedule(doubled=sms(2, M=4, K=8), gather=others, own=own)
     x = torch.rand(22, 8)
-    parts = [x[part(22, r, 3)] for r in range(3)]
-
-    def main() -> None:
-        me = tilelink.rank()
-        for _ in range(2):
-            whole, mine = operator(parts[me], M=22)
-            assert torch.equal(whole, 2 * x)
-            assert torch.equal(mine, 2 * parts[me])
-
-    tilelink.launch(main, 3, seed=1, straggler=1)
+    assert_moved(operator, split(x, 3), [2 * x] * 3, split(2 * x, 3), M=22)
 
 
 @tilelink.operator("M/R ... -> M/R ...")
@@ -245,7 +186,7 @@ PLAIN: dict[str, Placement] = {**ENGINES, "own kernel": sms(1, M=2, own_kernel=T
 def test_an_argument_that_stays_on_its_rank(engine: str, ranks: int) -> None:
     """It lies in memory of torch's, which no peer reaches, and nobody has to."""
     x = torch.rand(11, 3)
-    parts = [x[part(11, r, ranks)].contiguous() for r in range(ranks)]
+    parts = split(x, ranks)
     for operator, by in ((kept_as_it_is, 1), (kept_and_doubled, 2)):
         placed = operator.schedule(keep=PLAIN[engine])
         assert placed.verify(parts, M=11).ok
@@ -268,22 +209,14 @@ def test_blocks(engine: str) -> None:
     """What is moved is made in tiles of other sizes, and every block is waited for."""
     x = torch.rand(11, 7)
     operator = in_blocks.schedule(doubled=sms(M=8, K=4), gather_blocks=BLOCKS[engine], keep=sms(M=8))
-    assert_moved(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
+    assert_moved(operator, split(x, 3), [2 * x] * 3, M=11)
 
 
 @pytest.mark.parametrize("engine", BLOCKS)
 def test_an_axis_behind_the_first_that_is_walked_singly(engine: str) -> None:
     x = torch.rand(11, 3, 7)
     operator = by_head.schedule(gather_heads=BLOCKS[engine], keep=KEEP)
-    assert_moved(operator, [x[part(11, r, 3)].contiguous() for r in range(3)], [x] * 3, M=11)
-
-
-@tilelink.program("M K -> M K")
-def keep_blocks(src: Any, dst: Any) -> None:
-    m, k = tl.tile_id(dst)
-    tl.consumer_tile_wait(src, (m, k))
-    tl.tile_pull_data(dst, (m, k), source=src)
-    tl.producer_tile_notify(dst, (m, k))
+    assert_moved(operator, split(x, 3), [x] * 3, M=11)
 
 
 @tilelink.operator("M/R K -> M K")
@@ -304,7 +237,7 @@ def test_axes_left_whole_where_a_copy_engine_sets_flags(flags: str, ranks: int) 
     """Who takes all of an axis on SMs waits for every flag along it: of all parts, the last of which may be short or empty."""
     for rows, whole in ((9, sms(1)), (2, sms(1, K=2)), (0, sms(1))):
         x = torch.rand(rows, 5)
-        parts = [x[part(rows, r, ranks)].contiguous() for r in range(ranks)]
+        parts = split(x, ranks)
         operator = gathered_in_blocks.schedule(gather_blocks=WORDS[flags], keep_blocks=whole)
         assert operator.verify(parts, M=rows).ok
         assert_moved(operator, parts, [2 * x] * ranks, M=rows)
@@ -323,17 +256,10 @@ def whole_and_own(x: Any) -> Any:
 def test_whole_parts_of_what_others_pull(made: Placement, own: Placement, ranks: int) -> None:
     """One flag for all of a part is another one for each rank that makes one."""
     x = torch.rand(9, 5)
-    parts = [x[part(9, r, ranks)] for r in range(ranks)]
+    parts = split(x, ranks)
     operator = whole_and_own.schedule(doubled=made, gather_blocks=sms(1, K=2), keep=KEEP, own=own)
     assert operator.verify(parts, M=9).ok
-
-    def main() -> list[Any]:
-        return [operator(sign * parts[tilelink.rank()], M=9) for sign in (1, -1)]
-
-    for mine, both in zip(parts, tilelink.launch(main, ranks, straggler=0), strict=True):
-        for sign, (whole, kept) in zip((1, -1), both, strict=True):
-            assert torch.equal(whole, 2 * sign * x)
-            assert torch.equal(kept, 2 * sign * mine)
+    assert_moved(operator, parts, [2 * x] * ranks, [2 * mine for mine in parts], M=9)
 
 
 @tilelink.operator("M ... -> R M/R ...")
@@ -349,7 +275,7 @@ def test_whole_parts_that_are_shorter_than_their_memory(kept: Placement, rest: t
     whole = torch.rand(ranks, 9, *rest)
     operator = scattered_and_kept.schedule(scatter=sms(2, M=4, push=True), keep_parts=kept)
     assert operator.verify(list(whole)).ok
-    assert_moved(operator, list(whole), [whole[:, part(9, r, ranks)] for r in range(ranks)])
+    assert_moved(operator, list(whole), split(whole, ranks, 1))
 
 
 @tilelink.operator("M N/R -> M N, M N")
@@ -366,10 +292,9 @@ def test_what_is_staged_for_others_is_pushed_from_where_it_lies(
 ) -> None:
     """The argument's rows are as long as the rank's part, those of the stage as long as the longest."""
     x = torch.rand(3, 5)
-    shares = [x[:, part(5, r, ranks)].contiguous() for r in range(ranks)]
+    shares = split(x, ranks, 1)
     operator = columns_twice.schedule(pulled=pulled, pushed=pushed)
     plan = operator.plan(shares, N=5)
     assert plan.buffer("x").staged
     assert operator.verify(shares, N=5).ok
-    for both in tilelink.launch(lambda: operator(shares[tilelink.rank()], N=5), ranks):
-        assert all(torch.equal(y, x) for y in both)
+    assert_moved(operator, shares, [x] * ranks, [x] * ranks, N=5)

@@ -13,9 +13,9 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import emitted
 from tests.operators import test_ep
-from tests.operators.problems import part
+from tests.operators.problems import FEW, alone, split
 from tests.operators.routings import Mixture
-from tests.operators.test_moe import FEW, JOBS, assert_mixtures
+from tests.operators.test_moe import JOBS, assert_mixtures
 from tests.selection import table
 from tilelink import TilelinkError, sms
 from tilelink.ir.kernel import Checks
@@ -41,9 +41,7 @@ def picked(rows: Any, order: Any) -> Any:
     return pick(rows, order)
 
 
-@tilelink.operator("T H, P i32 -> P H")
-def picked_freely(rows: Any, order: Any) -> Any:
-    return pick(rows, order)
+picked_freely = alone(pick)
 
 
 @tilelink.program("e H, e+1 i32, P H -> P/start H")
@@ -52,11 +50,6 @@ def repeat(rows: Any, start: Any, more: Any, out: Any) -> None:
     row = tl.tile_load(rows, (tl.segment(out, p), h))
     tl.tile_store(out, (p, h), row[None, :] + tl.tile_load(more, (p, h)))
     tl.producer_tile_notify(out, (p, h))
-
-
-@tilelink.operator("e H, e+1 i32, P H -> P/start H")
-def repeated(rows: Any, start: Any, more: Any) -> Any:
-    return repeat(rows, start, more)
 
 
 SCHEDULE = {"pick": sms(2, P=4, H=8)}
@@ -128,7 +121,7 @@ def test_offsets_that_are_none(start: list[int]) -> None:
     """Nothing is written where there is no room for it."""
 
     def given(start: list[int]) -> None:
-        operator = repeated.schedule(repeat=sms(P=4, H=8))
+        operator = alone(repeat).schedule(repeat=sms(P=4, H=8))
         found = operator(ROWS[:3], torch.tensor(start, dtype=torch.int32), torch.zeros(8, 8))
         many = torch.tensor(start).diff()
         torch.testing.assert_close(found[: start[-1]], ROWS[:3].repeat_interleave(many, 0))
@@ -271,7 +264,7 @@ def test_a_position_of_a_table_that_is_awaited(bad: int, ranks: int) -> None:
     rows, order = torch.rand(7, 8), torch.tensor([0, bad, 6, 3])
     wanted = rows[[0, 0, 6, 3]]
     wanted[1] = 0
-    parts = [rows[part(7, r, ranks)].contiguous() for r in range(ranks)]
+    parts = split(rows, ranks)
     operator = picked_from_all.schedule(gather=sms(1, M=2), pick_awaited=sms(2, H=8))
 
     def main() -> torch.Tensor:

@@ -12,27 +12,17 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import verify
 from tests.mapping.shelf import double
-from tests.operators.problems import part
-from tilelink import TilelinkError
+from tests.operators.problems import Problem, alone, assert_solves, each, random, split
+from tilelink import Operator, TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.ops.programs import gather, move, reduce, scatter
 
 M, N, CALLS = 37, 20, 3
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def results(operator: Any, ranks: int, *whole: torch.Tensor, split: int = 1, **given: int) -> list[torch.Tensor]:
-    """Of the last of some calls; the first `split` tensors are split by rows."""
-
-    def main() -> Any:
-        rank = tilelink.rank()
-        mine = [t[part(len(t), rank, ranks)].contiguous() if k < split else t for k, t in enumerate(whole)]
-        return [operator(*mine, **given) for _ in range(CALLS)][-1]
-
-    return tilelink.launch(main, ranks)
+def assert_gives(operator: Operator, inputs: list[tuple[Any, ...]], wanted: list[torch.Tensor], **given: Any) -> None:
+    """Some calls: slots are used again."""
+    assert_solves(operator, [Problem(inputs, each(wanted), given)] * CALLS)
 
 
 # ------------------------------------------------------------------------------------------------- vectors of positions
@@ -52,9 +42,8 @@ def embedding(table: Any, token: Any) -> Any:
 @pytest.mark.parametrize("rows", [101, 2])
 def test_a_vector_of_positions_finds_those_of_ones_own_part(rows: int) -> None:
     """All others are read as 0, and no memory outside of the part is looked at (TL502)."""
-    table, token = drawn(rows, N), (drawn(M).abs() * 1000).int() % rows
-    for got in results(embedding, 3, table, token, V=rows):
-        assert torch.equal(got, table[token.long()])
+    table, token = random(rows, N), (random(M).abs() * 1000).int() % rows
+    assert_gives(embedding, each(split(table, 3), [token] * 3), [table[token.long()]] * 3, V=rows)
 
 
 @tilelink.program("V/R H, T i32 -> T H")
@@ -74,11 +63,10 @@ def embedding_made(table: Any, token: Any) -> Any:
 
 def test_a_vector_waits_for_positions_of_ones_own_part() -> None:
     """Others have no flags here."""
-    table, token = drawn(10, N), (drawn(M).abs() * 1000).int() % 10
+    table, token = random(10, N), (random(M).abs() * 1000).int() % 10
     plan = embedding_made.plan(table[:4], token, ranks=3, V=10)
     assert [a.kind for a in plan.channel("double_out").axes if a.axis == 0] == ["part"]
-    for got in results(embedding_made, 3, table, token, V=10):
-        assert torch.equal(got, 2 * table[token.long()])
+    assert_gives(embedding_made, each(split(table, 3), [token] * 3), [2 * table[token.long()]] * 3, V=10)
 
 
 @tilelink.program("S C, W C -> S/R C")
@@ -101,12 +89,11 @@ def convolution(x: Any, weight: Any) -> Any:
 @pytest.mark.parametrize("rows", [None, 1])
 def test_nobody_waits_for_positions_that_are_not_there(rows: int | None) -> None:
     """With few flags, of which each has a bit, and with many, of which there is a first and a last."""
-    x, weight = drawn(M, N), drawn(4, N, seed=1)
+    x, weight = random(M, N), random(4, N)
     behind = torch.cat([torch.zeros(3, N), x])
     expected = torch.stack([behind[3 - j : 3 - j + M] * weight[j] for j in range(4)]).sum(0)
     placed = convolution if rows is None else convolution.schedule(gather=tilelink.sms(2, M=rows))
-    for rank, got in enumerate(results(placed, 3, x, weight, S=M)):
-        torch.testing.assert_close(got, expected[part(M, rank, 3)])
+    assert_gives(placed, each(split(x, 3), [weight] * 3), split(expected, 3), S=M)
 
 
 @tilelink.program("T H, T i32, S/R H once")
@@ -142,17 +129,16 @@ def scatter_rows(x: Any, to: Any, *, by_data: bool = True) -> Any:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_rows_go_to_the_ranks_that_have_their_positions(ranks: int) -> None:
-    x, to = drawn(M, N), torch.randperm(M, generator=torch.Generator().manual_seed(2))
+    x, to = random(M, N), torch.randperm(M, generator=torch.Generator().manual_seed(2))
     expected = torch.empty_like(x)
     expected[to] = x
-    for rank, got in enumerate(results(scatter_rows, ranks, x, to.int(), split=2, T=M)):
-        assert torch.equal(got, expected[part(M, rank, ranks)])
-    mine = [t[part(M, 0, ranks)] for t in (x, to.int())]
-    assert any("disjoint" in said for said in scatter_rows.verify(*mine, ranks=ranks, T=M).assumed)
+    inputs = each(split(x, ranks), split(to.int(), ranks))
+    assert_gives(scatter_rows, inputs, split(expected, ranks), T=M)
+    assert any("disjoint" in said for said in scatter_rows.verify(*inputs[0], ranks=ranks, T=M).assumed)
 
 
 def test_rows_that_all_ranks_send_to_one_place_are_refused() -> None:
-    x, to = drawn(M, N), torch.arange(M, dtype=torch.int32)
+    x, to = random(M, N), torch.arange(M, dtype=torch.int32)
     verdict = scatter_rows.verify(x[:19], to[:19], ranks=2, T=M, by_data=False)
     assert verdict.error is not None
     assert verdict.error.code == "TL604"
@@ -210,22 +196,16 @@ def prefix_sum(x: Any, *, whole: bool) -> Any:
 @pytest.mark.parametrize("slow", [None, 1])
 def test_a_chain_that_begins_and_ends(whole: bool, slow: int | None) -> None:
     """The first rank waits for nobody, and so hears from nobody: slots need a credit. Its neighbour counts one notify."""
-    x = drawn(M, N)
+    x = random(M, N)
     for ranks in (2, 3):
-        parts = [x[part(M, r, ranks)] for r in range(ranks)]
-
-        def main(parts: Any = parts) -> Any:
-            return [prefix_sum(parts[tilelink.rank()], S=M, whole=whole) for _ in range(CALLS)][-1]
-
-        got = tilelink.launch(main, ranks, straggler=slow)
-        torch.testing.assert_close(torch.cat(got), x.cumsum(0))
-        plan = prefix_sum.plan(parts[0], ranks=ranks, S=M, whole=whole)
-        assert plan.takes_credits
+        problem = Problem(each(split(x, ranks)), each(split(x.cumsum(0), ranks)), {"S": M, "whole": whole})
+        assert_solves(prefix_sum, [problem] * CALLS, straggler=slow)
+        assert prefix_sum.plan(*problem.inputs[0], ranks=ranks, **problem.given).takes_credits
 
 
 def test_whoever_waits_for_nobody_hears_of_nobody() -> None:
     """Without that credit the proof refuses: a rank may be two calls ahead."""
-    plan = prefix_sum.plan(drawn(19, N), ranks=2, S=M, whole=True)
+    plan = prefix_sum.plan(random(19, N), ranks=2, S=M, whole=True)
     freed = replace(plan, credits_implied_by="all")
     with pytest.raises(TilelinkError) as refused:
         verify(freed)
@@ -251,8 +231,8 @@ def added(x: Any, *, waits: bool = True) -> Any:
 
 
 def test_a_hint_writes_coordinates_as_users_do() -> None:
-    assert added.verify(drawn(M, N), ranks=3).ok
-    error = added.verify(drawn(M, N), ranks=3, waits=False).error
+    assert added.verify(random(M, N), ranks=3).ok
+    error = added.verify(random(M, N), ranks=3, waits=False).error
     assert error is not None
     assert error.code == "TL602"
     assert error.hint == "write `tl.consumer_tile_wait(inbox, (r, c))` before it"
@@ -264,15 +244,10 @@ def rows_of(token: Any, table: Any, out: Any) -> None:
     tl.tile_store(out, (t, h), tl.tile_load(table, (tl.tile_load(token, t, other=-1), h)))
 
 
-@tilelink.operator("T i32, V H -> T H")
-def embedded(token: Any, table: Any) -> Any:
-    return rows_of(token, table)
-
-
 def test_a_result_has_the_dtype_of_the_first_input_that_names_none() -> None:
     """Not that of the tokens, into which the rows of the table would be rounded."""
-    table, token = drawn(5, N).to(torch.bfloat16), torch.arange(M, dtype=torch.int32) % 5
-    [got] = results(embedded, 1, token, table)
+    table, token = random(5, N, dtype=torch.bfloat16), torch.arange(M, dtype=torch.int32) % 5
+    [got] = alone(rows_of)([token], [table])
     assert got.dtype == torch.bfloat16
     assert torch.equal(got, table[token.long()])
 
@@ -296,18 +271,13 @@ def turned(x: Any) -> Any:
     return take_out(inbox)
 
 
-@tilelink.operator("A/R B C -> A B/R C")
-def exchanged(x: Any) -> Any:
-    return exchange(x)
-
-
-@pytest.mark.parametrize("operator", [turned, exchanged])
+@pytest.mark.parametrize("operator", [turned, alone(exchange)], ids=lambda op: op.name)
 def test_movements_that_make_results_run_as_they_come(operator: Any) -> None:
     """As the simulated backend places them and as GPUs would: results are fetched, since peers do not reach them."""
-    x = drawn(10, 7, 5)
-    for rank, got in enumerate(results(operator, 3, x, A=10)):
-        expected = x.transpose(0, 1)[part(7, rank, 3)] if operator is turned else x[:, part(7, rank, 3)]
-        assert torch.equal(got, expected)
+    x = random(10, 7, 5)
+    assert_gives(
+        operator, each(split(x, 3)), split(x.transpose(0, 1), 3) if operator is turned else split(x, 3, 1), A=10
+    )
     assert operator.verify(x[:4], topology=Topology(3, "peer"), A=10).ok
 
 
@@ -318,18 +288,13 @@ def doubled_slice(x: Any, out: Any) -> None:
     tl.tile_store(out, (s, m, n), 2 * tl.tile_load(x, (s, m, n)))
 
 
-@tilelink.operator("R/R M N -> R/R M N")
-def double_slice(x: Any) -> Any:
-    return doubled_slice(x)
-
-
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_slice_with_its_axis_or_without(turned: bool) -> None:
     """Its axis of one element has no place in memory: strides are those of the others."""
-    x = drawn(N, M).t() if turned else drawn(M, N)
-    small = double_slice.schedule(doubled_slice=tilelink.sms(M=8, N=8))
+    x = random(N, M).t() if turned else random(M, N)
+    small = alone(doubled_slice).schedule(doubled_slice=tilelink.sms(M=8, N=8))
     for given in (x, x[None]):
-        for got in tilelink.launch(lambda given=given: small(given), 2):
+        for got in small([given] * 2):
             assert torch.equal(got, 2 * x)
 
 
@@ -342,14 +307,9 @@ def softmaxed(x: Any, out: Any) -> None:
     tl.tile_store(out, m, weight / tl.sum(weight, 1)[:, None])
 
 
-@tilelink.operator("M N -> M N")
-def softmax(x: Any) -> Any:
-    return softmaxed(x)
-
-
 def test_an_axis_without_a_name_is_one_tile_however_long() -> None:
     x = torch.randn(20, 700)
-    torch.testing.assert_close(softmax([x])[0], torch.softmax(x, 1))
+    torch.testing.assert_close(alone(softmaxed)([x])[0], torch.softmax(x, 1))
 
 
 @tilelink.program("M/R N -> M N")
@@ -373,5 +333,4 @@ def waits_and_reads_nothing(x: Any) -> Any:
 
 def test_a_tensor_that_is_waited_for_and_not_read() -> None:
     rows = torch.arange(M).float()[:, None].expand(M, N)
-    for got in results(waits_and_reads_nothing, 2, drawn(M, N), M=M):
-        torch.testing.assert_close(got, rows // 8 * 8)
+    assert_gives(waits_and_reads_nothing, each(split(random(M, N), 2)), [rows // 8 * 8] * 2, M=M)

@@ -9,13 +9,11 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.problems import part
-from tests.operators.routings import EACH_ROUTING, ROUTINGS, E, H, Mixture, assert_close
+from tests.operators.problems import FEW, assert_close, part
+from tests.operators.routings import EACH_ROUTING, ROUTINGS, E, H, Mixture
 from tilelink import Operator, sms
-from tilelink.ir.topology import Device
 from tilelink.ops import ep_combine, ep_dispatch, ep_dispatch_fp8
 
-FEW = Device(sms=6)
 TABLES = {"assign": sms(T=8)}
 DISPATCH = ep_dispatch.schedule({**TABLES, "dispatch": sms(C=4, H=16), "arrive": sms(C=4, H=16)})
 FP8 = ep_dispatch_fp8.schedule({**TABLES, "dispatch_fp8": sms(C=4, H=16), "arrive_fp8": sms(C=4, H=16)})

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import tilelink.language as tl
-from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
+from tests.operators.problems import Problem, assert_as_torch, each, random, split
 from tests.selection import table
 from tilelink import copy_engine, library, operator, program, sms
 from tilelink.ir.topology import RankAxis, Topology
-from tilelink.ops.programs import gather, reduce
+from tilelink.ops.programs import gather, reduce, scatter
 
 
 @program("M N -> M N")
@@ -48,14 +48,6 @@ def product(x: Any, weight: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), acc)
 
 
-@program("R/R M N -> R M/R N")
-def spread(src: Any, out: Any) -> None:
-    tile = tl.tile_id(src)
-    tl.consumer_tile_wait(src, tile)
-    tl.tile_push_data(out, tile, tl.tile_load(src, tile))
-    tl.producer_tile_notify(out, tile)
-
-
 @operator("M/R N -> M N, M/R N")
 def gathered_and_summed(x: Any) -> Any:
     tripled_x = tripled(x)
@@ -75,7 +67,7 @@ def beside_a_product(x: Any, weight: Any) -> Any:
 
 @operator("M/A N -> M/B N", axes="A B")
 def along_both(x: Any) -> Any:
-    return reduce(spread(gather(x), over="B"))
+    return reduce(scatter(gather(x), over="B"))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -83,20 +75,20 @@ def test_a_walk_by_flags_counts_from_its_ranks_part(ranks: int) -> None:
     x = split(random(5, 2), ranks)
     wanted = each([3 * torch.cat(x)] * ranks, [3 * part.sum(0) + part for part in x])
     walked = gathered_and_summed.schedule(tripled=sms(M=1, N=2), plus_column_sums=sms(M=2, N=2, joins="tripled"))
-    assert_as_torch(walked, Problem(each(x), wanted, {"M": 5}), ranks)
+    assert_as_torch(walked, Problem(each(x), wanted, {"M": 5}))
 
 
 def test_a_tile_that_a_table_places_lies_in_several_flags() -> None:
     x, start = random(7, 2), torch.tensor([0, 1, 4, 7], dtype=torch.int32)
     segment = torch.tensor([0, 1, 1, 1, 2, 2, 2])[:, None]
     shifted = by_segment.schedule(tripled=sms(M=2, own_kernel=True), plus_segment=sms(M=2))
-    assert_as_torch(shifted, Problem([(x, start)] * 2, [(3 * x + segment,)] * 2), 2)
+    assert_as_torch(shifted, Problem([(x, start)] * 2, [(3 * x + segment,)] * 2))
 
 
 def test_a_function_fills_what_nobody_takes() -> None:
     x, weight = random(3, 2), random(2, 2)
     beside = beside_a_product.schedule(product=library("torch.mm"))
-    assert_as_torch(beside, Problem([(x, weight)] * 2, [(3 * x,)] * 2), 2)
+    assert_as_torch(beside, Problem([(x, weight)] * 2, [(3 * x,)] * 2))
 
 
 @table("sizes", [(2, 1), (1, 2), (2, 2), (3, 2)])

@@ -13,11 +13,12 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
-from tests.operators.problems import part
+from tests.operators.problems import Problem, assert_as_torch, assert_solves, each, part, random, split
+from tests.operators.test_copy_programs import made_and_gathered
 from tests.selection import table
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.errors import TilelinkError
-from tilelink.ops.programs import gather, keep, matmul, move, reduce, scatter
+from tilelink.ops.programs import gather, matmul, move, reduce, scatter
 
 
 @tilelink.program("s M N -> N M")
@@ -182,21 +183,10 @@ def expected(name: str, total: torch.Tensor, rank: int, ranks: int) -> tuple[tor
 def test_against_torch(name: str) -> None:
     """Three ranks, tiles that end inside a part, twice: what counts the work indices begins anew."""
     operator, placements = CASES[name]
-    generator = torch.Generator().manual_seed(5)
-    xs = [torch.randn(70, 16, generator=generator).to(torch.bfloat16) for _ in range(3)]
-    ws = [torch.randn(16, 100, generator=generator).to(torch.bfloat16) for _ in range(3)]
+    xs, ws = ([random(*shape, seed=r, dtype=torch.bfloat16) for r in range(3)] for shape in ((70, 16), (16, 100)))
     total = torch.stack([x.float() @ w.float() for x, w in zip(xs, ws, strict=True)]).sum(0)
-    scheduled = operator.schedule(placements)
-
-    def main() -> None:
-        me = tilelink.rank()
-        for _ in range(2):
-            got = scheduled(xs[me], ws[me])
-            for one, want in zip(got if isinstance(got, tuple) else (got,), expected(name, total, me, 3), strict=True):
-                assert one.shape == want.shape
-                assert float((one.float() - want).norm() / want.norm()) <= 2e-2
-
-    tilelink.launch(main, 3, seed=1, straggler=2)
+    problem = Problem(each(xs, ws), [expected(name, total, rank, 3) for rank in range(3)])
+    assert_solves(operator.schedule(placements), [problem] * 2, seed=1, straggler=2)
 
 
 @table("name", CASES)
@@ -252,22 +242,10 @@ def test_a_tile_for_several_of_the_host_s(deferred: bool) -> None:
     )
 
 
-@tilelink.program("M N -> M N")
-def doubled(x: Any, out: Any) -> None:
-    m, n = tl.tile_id(out)
-    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)))
-    tl.producer_tile_notify(out, (m, n))
-
-
-@tilelink.operator("M/R N -> M N")
-def doubled_everywhere(x: Any) -> Any:
-    return keep(gather(doubled(x)))
-
-
 def test_a_movement_over_all_ranks_behind_a_program_of_one_part() -> None:
     """It would send each tile to where the first rank's lies."""
     with pytest.raises(TilelinkError, match="TL316") as caught:
-        plan_of(doubled_everywhere, 2, {"M": 64, "N": 32}, doubled=sms(M=8, N=32), gather=fused("doubled"))
+        plan_of(made_and_gathered, 2, {"M": 64, "K": 32}, doubled=sms(M=8, K=32), gather=fused("doubled"))
     assert caught.value.message == (
         "`gather` cannot be fused into `doubled`: `doubled` counts `M` from the begin of its rank's part,"
         " and `gather` over all ranks"
@@ -305,8 +283,7 @@ def test_what_takes_a_row_together_gets_all_of_it(placed: Any) -> None:
     """100 columns in one tile of 128, of which a fused program that takes each element by itself would get 64 at a time."""
     x, weight = torch.randn(14, 20), torch.randn(20, 100)
     operator = ag_softmax.schedule(matmul=tilelink.sms(M=16, N=128, K=32), softened=placed)
-    for got in tilelink.launch(lambda: operator(x.chunk(2)[tilelink.rank()].contiguous(), weight), 2):
-        torch.testing.assert_close(got, (x @ weight).softmax(1), rtol=1e-3, atol=1e-4)
+    assert_as_torch(operator, Problem(each(split(x, 2), [weight] * 2), [((x @ weight).softmax(1),)] * 2))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import tilelink
-from tests.operators.problems import AG, RS, Call
+from tests.operators.problems import AG, RS, Problem
 from tests.selection import table
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs
@@ -43,10 +43,9 @@ def test_two_replicas_of_two_ranks(name: str, seed: int, straggler: int | None) 
     def main() -> None:
         mine = own(PAIRS)
         group = tilelink.group(mine)
-        me = tilelink.rank(group)
-        assert (me, tilelink.ranks(group)) == (mine.index(tilelink.rank()), 2)
+        assert (tilelink.rank(group), tilelink.ranks(group)) == (mine.index(tilelink.rank()), 2)
         for call in calls[mine]:
-            call.assert_on(me, op(*call.tensors[me], group=group, **dict(call.sizes)))
+            call.solve(op, group)
 
     tilelink.launch(main, 4, seed=seed, straggler=straggler)
 
@@ -60,10 +59,8 @@ def test_overlapping_groups_and_all_ranks_in_turn() -> None:
     def main() -> int:
         for _ in range(3):
             for call, groups in zip(two, (PAIRS, ((0, 2), (1, 3))), strict=True):
-                group = tilelink.group(reversed(own(groups)))
-                me = tilelink.rank(group)
-                call.assert_on(me, op(*call.tensors[me], group=group))
-            four.assert_on(tilelink.rank(), op(*four.tensors[tilelink.rank()], group=tilelink.group(range(4))))
+                call.solve(op, tilelink.group(reversed(own(groups))))
+            four.solve(op, tilelink.group(range(4)))
         op.close()
         session = require()
         return sum(len(s.workspaces) for s in (session, *session.groups.values()))
@@ -73,12 +70,8 @@ def test_overlapping_groups_and_all_ranks_in_turn() -> None:
 
 def test_a_group_of_a_group_of_one() -> None:
     call = AG.call(16, 32, 16, 1, torch.float32)
-
-    def main() -> None:
-        group = tilelink.group([tilelink.rank()])
-        call.assert_on(0, ag_gemm.schedule(matmul=MATMUL)(*call.tensors[0], group=group))
-
-    tilelink.launch(main, 2)
+    op = ag_gemm.schedule(matmul=MATMUL)
+    tilelink.launch(lambda: call.solve(op, tilelink.group([tilelink.rank()])), 2)
 
 
 def test_arguments_in_memory_of_the_group() -> None:
@@ -86,9 +79,9 @@ def test_arguments_in_memory_of_the_group() -> None:
     op = ag_gemm.schedule(gather=sms(2, M=16), matmul=MATMUL)
     two, four = (AG.call(32, 32, 16, ranks, torch.float32) for ranks in (2, 4))
 
-    def run(call: Call, group: object, owner: object) -> bool:
+    def run(call: Problem, group: object, owner: object) -> bool:
         me = tilelink.rank(group)
-        x, weight = call.tensors[me]
+        x, weight = call.inputs[me]
         mine = tilelink.empty(*x.shape, dtype=x.dtype, group=owner)
         mine.copy_(x)
         call.assert_on(me, op(mine, weight, group=group))

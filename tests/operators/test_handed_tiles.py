@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.mapping.shelf import double
 from tests.operators.language import ring_gather
 from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, fused, sms
@@ -64,13 +65,6 @@ def less_maxima(x: Any, out: Any) -> None:
 
 
 @tilelink.program("M N -> M N")
-def doubled(x: Any, out: Any) -> None:
-    m, n = tl.tile_id(out)
-    tl.consumer_tile_wait(x, (m, n))
-    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)))
-
-
-@tilelink.program("M N -> M N")
 def with_mirrored(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)
     tl.consumer_tile_wait(x)
@@ -100,12 +94,12 @@ def test_a_fused_program_sees_nothing_past_the_edges(then: Any) -> None:
     x = torch.arange(-7.0, 8).view(3, 5)
     want = x + 1 - ((x + 1).sum(1, keepdim=True) if then is less_sums else (x + 1).amax(1, keepdim=True))
     for placed in (TILE, fused("host")):
-        (got,) = tilelink.launch(lambda placed=placed: both.schedule(host=TILE, then=placed)(x), 1)
+        (got,) = both.schedule(host=TILE, then=placed)([x])
         assert torch.equal(got, want), placed
 
 
 def test_programs_that_compute_lane_by_lane_need_no_mask() -> None:
-    assert lanewise(doubled.captured)
+    assert lanewise(double.captured)
     assert not lanewise(less_sums.captured)
     assert not lanewise(less_maxima.captured)
 
@@ -132,10 +126,10 @@ def scattered(x: Any) -> Any:
 
 REFUSED: dict[str, tuple[Operator, str]] = {
     "under a test": (
-        _then(plus_or_minus, doubled),
+        _then(plus_or_minus, double),
         "`host` stores `out` under a test or in a loop, and not once in each turn",
     ),
-    "under a mask": (_then(plus_some, doubled), "`host` stores `out` under a mask, and not all of the tile"),
+    "under a mask": (_then(plus_some, double), "`host` stores `out` under a mask, and not all of the tile"),
     "elsewhere": (_then(plus, with_mirrored), "it reads `x` at other places than its host's tile"),
     "what comes round": (
         ring_shared,

@@ -13,8 +13,7 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_right
 from tests.mapping.plans import emitted, plan_of, verify
-from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
-from tests.operators.problems import AG, RS, Kind, assert_calls
+from tests.operators.problems import AG, RS, Kind, Problem, alone, assert_as_torch, assert_solves, each, random, split
 from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
 from tilelink.ir.lowered import Lowered
@@ -65,29 +64,29 @@ def test_against_torch(kind: Kind, name: str, op: Operator, ranks: int) -> None:
     """Three calls with data of their own: ragged parts, and a rank without rows."""
     for rows in (33, 2) if ranks > 2 else (33,):
         calls = [kind.call(rows, 24, 16, ranks, torch.float32, salt=s) for s in range(3)]
-        assert_calls(op, calls, seed=ranks, straggler=0)
+        assert_solves(op, calls, seed=ranks, straggler=0)
 
 
 def test_a_weight_that_is_turned_and_wants_gradients() -> None:
     calls = [AG.call(32, 24, 16, 2, torch.float32, turned=True)]
-    for _, weight in calls[0].tensors:
+    for _, weight in calls[0].inputs:
         weight.requires_grad_()
     try:
-        assert_calls(AG_FORMS["push"], calls)
+        assert_solves(AG_FORMS["push"], calls)
     finally:
-        for _, weight in calls[0].tensors:
+        for _, weight in calls[0].inputs:
             weight.requires_grad_(False)
 
 
 # ------------------------------------------------------------------------------------------------------ what streams do
-def done(plan: Plan, rank: int) -> list[Action]:
-    (found,) = actions(lower(plan), "matmul", rank)
+def done(plan: Plan, step: str, rank: int) -> list[Action]:
+    (found,) = actions(lower(plan), step, rank)
     return list(found)
 
 
 def test_own_rows_first_read_where_they_lie_then_each_part_behind_its_flag() -> None:
     plan = plan_of(ag_gemm, 4, SIZES, gather=copy_engine(push=True), matmul=PARTS)
-    first, *rest = done(plan, 1)
+    first, *rest = done(plan, "matmul", 1)
     assert isinstance(first, Compute)
     assert first.output is not None
     assert [(p.buffer, p.box[0]) for p in (*first.inputs, first.output)] == [
@@ -151,7 +150,7 @@ def test_what_is_a_result_too_is_not_read_in_place(step: Placement) -> None:
     plan = plan_of(squares_and_rows, 3, {"M": 12, "K": 4}, **placed)
     assert not any(s.in_place for s in plan.steps)
     x = random(12, 4)
-    assert_as_torch(squares_and_rows.schedule(placed), Problem(each(split(x, 3)), [(x * x, x)] * 3), 3)
+    assert_as_torch(squares_and_rows.schedule(placed), Problem(each(split(x, 3)), [(x * x, x)] * 3))
 
 
 @pytest.mark.parametrize("step", [sms(M=4, K=4), library("torch.mul", M="M/R")], ids=["SMs", "library"])
@@ -161,7 +160,7 @@ def test_rows_that_lie_apart_are_not_read_in_place(step: Placement) -> None:
     apart = [torch.nn.functional.pad(part, (0, 4))[:, :4] for part in split(x, 3)]
     assert not any(part.is_contiguous() for part in apart)
     placed = squares.schedule(gather=copy_engine(push=False), times=step)
-    assert_as_torch(placed, Problem(each(apart), [(x * x,)] * 3), 3)
+    assert_as_torch(placed, Problem(each(apart), [(x * x,)] * 3))
 
 
 @pytest.mark.parametrize("step", [sms(M=4, K=4), library("torch.mul", M="M/R")], ids=["SMs", "library"])
@@ -171,7 +170,7 @@ def test_a_tensor_that_is_read_twice_at_a_tile_is_read_in_place(step: Placement)
     assert_right(plan)
     x = random(12, 4)
     assert_as_torch(
-        squares.schedule(gather=copy_engine(push=True), times=step), Problem(each(split(x, 3)), [(x * x,)] * 3), 3
+        squares.schedule(gather=copy_engine(push=True), times=step), Problem(each(split(x, 3)), [(x * x,)] * 3)
     )
 
 
@@ -192,27 +191,27 @@ def test_a_kernel_that_waits_for_a_library_starts_behind_it() -> None:
 def test_on_a_device_with_two_sms() -> None:
     """The simulation gives a library function no room that a kernel's workers have."""
     call = RS.call(33, 24, 16, 3, torch.float32)
+    assert_solves(RS_FORMS["scatter by copy engine"], [call], device=Device(sms=2))
 
-    def main() -> torch.Tensor:
-        return RS_FORMS["scatter by copy engine"](*call.tensors[tilelink.rank()], K=16)
 
-    for rank, got in enumerate(tilelink.launch(main, 3, device=Device(sms=2))):
-        call.assert_on(rank, got)
+def without_waits(step: str) -> Callable[[Lowered, str, int], Actions]:
+    """`actions`, of which the streams of this step's function wait for nothing."""
+
+    def careless(lowered: Lowered, name: str, rank: int) -> Actions:
+        streams = actions(lowered, name, rank)
+        if name != step:
+            return streams
+        return tuple(tuple(a for a in stream if not isinstance(a, Wait)) for stream in streams)
+
+    return careless
 
 
 def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """The detector sees what the function reads."""
-
-    def careless(lowered: Lowered, name: str, rank: int) -> Actions:
-        streams = actions(lowered, name, rank)
-        if name != "matmul":
-            return streams
-        return tuple(tuple(a for a in stream if not isinstance(a, Wait)) for stream in streams)
-
-    monkeypatch.setattr("tilelink.pipeline.compiled.actions", careless)
+    monkeypatch.setattr("tilelink.pipeline.compiled.actions", without_waits("matmul"))
     op = AG_FORMS["push"].with_schedule(AG_FORMS["push"].schedules)
     with pytest.raises(TilelinkError, match="TL507"):
-        assert_calls(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)
+        assert_solves(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)
 
 
 def test_the_emitted_file_says_what_is_called() -> None:
@@ -227,7 +226,7 @@ def test_the_emitted_file_says_what_is_called() -> None:
 
 def test_a_trace_shows_the_library() -> None:
     call = AG.call(32, 24, 16, 2, torch.float32)
-    trace = AG_FORMS["push"].trace(*[[t[k] for t in call.tensors] for k in (0, 1)])
+    trace = AG_FORMS["push"].trace(*call.listed)
     lanes = [lane for lane in trace.lanes if lane.label == "library"]
     assert [lane.rank for lane in lanes] == [0, 1]
     for lane in lanes:
@@ -272,12 +271,14 @@ def test_an_operator_of_a_users_functions_alone() -> None:
 def test_functions_that_do_not_write_their_tile_are_found_out(wrong: Callable[..., Any]) -> None:
     """The simulation gives them poison to write to."""
     with pytest.raises(AssertionError, match="relative error nan"):
-        assert_calls(AG_FORMS["push"].schedule(matmul=library(wrong, M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)])
+        assert_solves(
+            AG_FORMS["push"].schedule(matmul=library(wrong, M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)]
+        )
 
 
 def test_a_function_that_refuses_its_views_is_named_with_them() -> None:
     with pytest.raises(TilelinkError) as caught:
-        assert_calls(
+        assert_solves(
             AG_FORMS["push"].schedule(matmul=library("torch.add", M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)]
         )
     error = caught.value
@@ -327,14 +328,6 @@ def turned(x: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + tl.tile_load(x, (n, m)))
 
 
-def only(signature: str, body: Callable[..., Any]) -> Operator:
-    @operator(signature, name="only")
-    def wired(x: Any) -> Any:
-        return body(x)
-
-    return wired
-
-
 @table(
     "op, step, placement, why",
     [
@@ -353,21 +346,21 @@ def only(signature: str, body: Callable[..., Any]) -> Operator:
             "(tilelink.by_panels)",
         ),
         (
-            only("M N -> M N", branching),
+            alone(branching),
             "branching",
             PARTS,
             "it branches or loops, and a function takes each tile whole",
         ),
-        (only("M N -> M N", masked), "masked", PARTS, "it does not store each tile once, as a whole and at home"),
+        (alone(masked), "masked", PARTS, "it does not store each tile once, as a whole and at home"),
         (
-            only("M N -> M N, M N", doubled),
+            alone(doubled),
             "doubled",
             PARTS,
             "a library function makes one tensor, tile by tile, and this program is not made so",
         ),
-        (only("h N -> h N", walked), "walked", library("torch.abs"), "it walks `h` one at a time"),
+        (alone(walked), "walked", library("torch.abs"), "it walks `h` one at a time"),
         (
-            only("M M -> M M", turned),
+            alone(turned),
             "turned",
             PARTS,
             "it reads `x` at two tiles, and the function gets one view of it",

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-import tilelink
 import tilelink.language as tl
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import emitted, plan_of, with_step
-from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
+from tests.mapping.shelf import double
 from tests.operators.language import matmul_as_it_comes
+from tests.operators.problems import Problem, alone, assert_as_torch, each, random, split
 from tests.operators.test_attention import problem
+from tests.operators.test_library import done, without_waits
 from tests.selection import table
 from tilelink import Operator, TilelinkError, by_panels, copy_engine, library, operator, ops, program, sms
-from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
-from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
+from tilelink.ir.streams import Action, Compute, Wait, actions
 from tilelink.libraries import attention
 from tilelink.mapping.lower import lower
 from tilelink.ops.attention import flash
@@ -48,12 +48,12 @@ SIZES = {"S": 64, "h": 4, "g": 2, "D": 16}
 @pytest.mark.parametrize("form", FORMS)
 def test_against_torch(form: str) -> None:
     """Grouped heads, ragged parts."""
-    assert_as_torch(FORMS[form], problem(3, 17, heads=4, groups=2), 3)
+    assert_as_torch(FORMS[form], problem(3, 17, heads=4, groups=2))
 
 
 @pytest.mark.parametrize(("ranks", "s", "causal"), [(1, 4, True), (2, 7, False), (4, 5, True), (4, 11, False)])
 def test_rank_counts(ranks: int, s: int, causal: bool) -> None:
-    assert_as_torch(AG, problem(ranks, s, causal=causal, dtype=torch.bfloat16, scale=0.3), ranks)
+    assert_as_torch(AG, problem(ranks, s, causal=causal, dtype=torch.bfloat16, scale=0.3))
 
 
 # ------------------------------------------------------------------------------------------------------- a user's function
@@ -78,7 +78,7 @@ def gathered_depth(x: Any, weight: Any) -> Any:
 def test_a_product_whose_depth_arrives_part_by_part(tile: dict[str, Any]) -> None:
     x, weight = random(20, 22), random(22, 12, seed=1)
     op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(product, **tile))
-    assert_as_torch(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
+    assert_as_torch(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}))
 
 
 @operator("M K, K J, J N -> M N")
@@ -92,11 +92,11 @@ def test_what_workers_of_the_rank_make_is_waited_for_by_flags_and_not_by_doorbel
     placed: dict[str, Any] = {"matmul": sms(M=4, N=4, K=4), "matmul_as_it_comes": library(product, M=4, K=4)}
     plan = plan_of(made_depth, 2, sizes, **placed)
     assert [(c.scope, c.doorbells) for c in plan.channels] == [("gpu", "")]
-    (found,) = actions(lower(plan), "matmul_as_it_comes", 0)
+    found = done(plan, "matmul_as_it_comes", 0)
     assert [(a.style, a.index) for a in found if isinstance(a, Wait)] == [("count", 0), ("count", 1)] * 2
     assert_right(plan)
     x, a, b = random(8, 8), random(8, 4, seed=1), random(4, 4, seed=2)
-    assert_as_torch(made_depth.schedule(placed), Problem(each([x] * 2, [a] * 2, [b] * 2), [(x @ a @ b,)] * 2), 2)
+    assert_as_torch(made_depth.schedule(placed), Problem(each([x] * 2, [a] * 2, [b] * 2), [(x @ a @ b,)] * 2))
 
 
 @operator("M K, K J, J N -> M N, K/R N")
@@ -120,7 +120,7 @@ def test_a_doorbell_that_a_copy_engine_hears_is_left_to_it() -> None:
     bs = [random(4, 4, seed=2 + rank) for rank in range(2)]
     total = sum(a @ b for b in bs)
     wanted = [(x @ (a @ b), mine) for b, mine in zip(bs, split(total, 2), strict=True)]
-    assert_as_torch(made_and_moved.schedule(placed), Problem([(x, a, b) for b in bs], wanted), 2)
+    assert_as_torch(made_and_moved.schedule(placed), Problem([(x, a, b) for b in bs], wanted))
 
 
 def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
@@ -140,7 +140,7 @@ def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
 
     x, weight = random(4, 8), random(8, 4, seed=1)
     placed = op.schedule(gather=copy_engine(push=True), from_the_first_on=library(product, K="K/R"))
-    assert_as_torch(placed, Problem(each([x] * 2, split(weight, 2)), [(x @ weight,)] * 2, {"K": 8}), 2)
+    assert_as_torch(placed, Problem(each([x] * 2, split(weight, 2)), [(x @ weight,)] * 2, {"K": 8}))
 
 
 def test_one_tensor_for_queries_keys_and_values() -> None:
@@ -158,7 +158,7 @@ def test_one_tensor_for_queries_keys_and_values() -> None:
     x = random(12, 2, 16)
     heads = x.transpose(0, 1)
     wanted = torch.softmax(heads @ heads.transpose(1, 2) * math.log(2), -1) @ heads
-    assert_as_torch(to_itself.schedule(placed), Problem(each(split(x, 3)), each(split(wanted.transpose(0, 1), 3))), 3)
+    assert_as_torch(to_itself.schedule(placed), Problem(each(split(x, 3)), each(split(wanted.transpose(0, 1), 3))))
 
 
 @program("M K, K N -> M N")
@@ -195,7 +195,7 @@ def test_all_that_copy_engines_bring(taken: Any, chunks: dict[str, int]) -> None
         plan = plan_of(gathered_first, ranks, {"M": 4, "K": depth, "N": 4}, **placed)
         assert_right(plan)
         problem = Problem(each([x] * ranks, split(weight, ranks)), [(x @ weight,)] * ranks, {"K": depth})
-        assert_as_torch(gathered_first.schedule(placed), problem, ranks)
+        assert_as_torch(gathered_first.schedule(placed), problem)
 
 
 def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:
@@ -209,20 +209,11 @@ def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:
     x, weight = random(9, 7), random(7, 5, seed=1)
     inputs = [(split(x, 2)[r // 3], split(weight, 3)[r % 3]) for r in range(6)]
 
-    def main() -> list[torch.Tensor]:
-        return [op(*inputs[tilelink.rank()], M=9, K=7) for _ in range(2)]
-
-    for rank, calls in enumerate(tilelink.launch(main, 6, axes={"DP": 2, "TP": 3})):
-        for got in calls:
-            torch.testing.assert_close(got, split(x @ weight, 2)[rank // 3])
+    wanted = [split(x @ weight, 2)[r // 3] for r in range(6)]
+    assert_as_torch(op, Problem(inputs, each(wanted), {"M": 9, "K": 7}), axes={"DP": 2, "TP": 3})
 
 
 # ------------------------------------------------------------------------------------------------------ what streams do
-def done(plan: Plan, rank: int) -> list[Action]:
-    (found,) = actions(lower(plan), "flash", rank)
-    return list(found)
-
-
 def runs_in(stream: Iterable[Action]) -> list[Compute]:
     return [a for a in stream if isinstance(a, Compute) and a.output is None]
 
@@ -232,7 +223,7 @@ def planned(op: Operator = AG, ranks: int = 4, **more: Any) -> Plan:
 
 
 def test_own_keys_first_read_where_they_lie_then_each_run_behind_its_flags() -> None:
-    first, *rest, last = done(planned(), 2)
+    first, *rest, last = done(planned(), "flash", 2)
     assert isinstance(first, Compute)
     assert [(p.buffer, p.box[0]) for p in first.inputs] == [("q", (0, 16)), ("k", (0, 16)), ("v", (0, 16))]
     assert first.at == (("S", 32, 48), ("h", 0, 4), ("D", 0, 16), ("T", 32, 48))
@@ -255,7 +246,7 @@ def everyone(q: Any, k: Any, v: Any) -> Any:
 
 
 def test_without_a_diagonal_all_runs_are_taken_as_they_arrive_in_the_ring() -> None:
-    found = done(planned(everyone, flash=RUNS, **ENGINES), 2)
+    found = done(planned(everyone, flash=RUNS, **ENGINES), "flash", 2)
     assert [run.at[-1][1] // 16 for run in runs_in(found)] == [2, 3, 0, 1]
 
 
@@ -284,15 +275,9 @@ def test_what_is_not_waited_for_by_all_leaves_its_slots_to_credits() -> None:
 
 
 def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(lowered: Lowered, name: str, rank: int) -> Actions:
-        streams = actions(lowered, name, rank)
-        if name != "flash":
-            return streams
-        return tuple(tuple(a for a in stream if not isinstance(a, Wait)) for stream in streams)
-
-    monkeypatch.setattr("tilelink.pipeline.compiled.actions", careless)
+    monkeypatch.setattr("tilelink.pipeline.compiled.actions", without_waits("flash"))
     with pytest.raises(TilelinkError, match="TL507"):
-        assert_as_torch(AG.with_schedule(AG.schedules), problem(2, 16), 2)
+        assert_as_torch(AG.with_schedule(AG.schedules), problem(2, 16))
 
 
 def test_own_parts_that_no_run_ends_with_are_refused() -> None:
@@ -363,7 +348,7 @@ def nested(rows: Any, weight: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), acc)
 
 
-def alone(body: Any, split: str = "") -> tuple[Operator, dict[str, Any]]:
+def by_product(body: Any, split: str = "") -> tuple[Operator, dict[str, Any]]:
     @operator(f"M K{split}, K{split} N -> M N")
     def of_one(x: Any, weight: Any) -> Any:
         return body(x, weight, name="only")
@@ -392,11 +377,14 @@ def alone(body: Any, split: str = "") -> tuple[Operator, dict[str, Any]]:
             {"flash_there": RUNS},
             "a library function makes one tensor, tile by tile, and this program is not made so",
         ),
-        (*alone(branching), "it branches, and a function takes each run whole"),
-        (*alone(going_round), "nobody knows how often it loops (`for _ in range(times)`), and so which runs there are"),
-        (*alone(shared_out), "it walks a share of the axis, and so which runs there are"),
-        (*alone(nested), NO_RUNS),
-        (*alone(matmul_as_it_comes, "/R"), "this rank has a part of `weight` only"),
+        (*by_product(branching), "it branches, and a function takes each run whole"),
+        (
+            *by_product(going_round),
+            "nobody knows how often it loops (`for _ in range(times)`), and so which runs there are",
+        ),
+        (*by_product(shared_out), "it walks a share of the axis, and so which runs there are"),
+        (*by_product(nested), NO_RUNS),
+        (*by_product(matmul_as_it_comes, "/R"), "this rank has a part of `weight` only"),
     ],
     ids=["no merge", "whole axis", "depth", "data", "pushes", "branch", "loop", "share", "nested", "local"],
 )
@@ -407,17 +395,8 @@ def test_what_cannot_be_placed_so_says_why(op: Operator, placed: dict[str, Any],
 
 
 def test_programs_without_runs_have_none() -> None:
-    @program("M N -> M N")
-    def doubled(x: Any, out: Any) -> None:
-        m, n = tl.tile_id(out)
-        tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)))
-
-    @operator("M N -> M N")
-    def twice(x: Any) -> Any:
-        return doubled(x)
-
     with pytest.raises(TilelinkError, match="TL312") as caught:
-        plan_of(twice, 2, {"M": 16, "N": 16}, doubled=library(product))
+        plan_of(alone(double), 2, {"M": 16, "N": 16}, double=library(product))
     assert caught.value.why == NO_RUNS
 
 
@@ -426,7 +405,7 @@ def test_a_merge_that_leaves_something_out_is_found_out() -> None:
     x, weight = random(4, 6), random(6, 3, seed=1)
     op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(lazy, K="K/R"))
     with pytest.raises(AssertionError, match="nan"):
-        assert_as_torch(op, Problem(each([x] * 2, split(weight, 2)), [[x @ weight]] * 2, {"K": 6}), 2)
+        assert_as_torch(op, Problem(each([x] * 2, split(weight, 2)), [[x @ weight]] * 2, {"K": 6}))
 
 
 def test_functions_that_refuse_are_named_with_their_run() -> None:
@@ -438,7 +417,7 @@ def test_functions_that_refuse_are_named_with_their_run() -> None:
         gather=copy_engine(push=True), matmul_as_it_comes=library(by_panels(merge=added)(touchy), K="K/R")
     )
     with pytest.raises(TilelinkError) as caught:
-        assert_as_torch(op, Problem(each([x], [weight]), [[x @ weight]], {"K": 6}), 1)
+        assert_as_torch(op, Problem(each([x], [weight]), [[x @ weight]], {"K": 6}))
     assert caught.value.code == "TL409"
     assert caught.value.message.endswith("touchy` does not compute a tile of `matmul_as_it_comes`: not so")
     at = "at={'M': (0, 4), 'N': (0, 3), 'K': (0, 6)}"

@@ -15,7 +15,7 @@ from benchmarks.mutants import mappings as m
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import emitted, form, forms, plan_of
 from tests.mapping.shelf import double
-from tests.operators.against_torch import random, split
+from tests.operators.problems import Problem, assert_solves, each, random, split
 from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.ir.kernel import Checks
@@ -111,14 +111,8 @@ def gathering(form: str) -> Operator:
 
 def assert_right_on_few_sms(operator: Operator) -> None:
     x, w = random(ROWS, 8), random(8, 12, seed=1)
-    inputs = split(x, RANKS)
-
-    def main() -> list[torch.Tensor]:
-        return [operator(inputs[tilelink.rank()], w) for _ in range(3)]
-
-    for results in tilelink.launch(main, RANKS, policy="priorities-1", device=SMALL):
-        for got in results:
-            torch.testing.assert_close(got, x @ w, rtol=1e-4, atol=1e-4)
+    problem = Problem(each(split(x, RANKS), [w] * RANKS), [(x @ w,)] * RANKS)
+    assert_solves(operator, [problem] * 3, policy="priorities-1", device=SMALL)
 
 
 @table("form", FORMS)

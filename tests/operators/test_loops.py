@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-import tilelink
 from tests.operators import loops
-from tests.operators.problems import part
+from tests.operators.problems import Problem, assert_solves, each, part, split
 from tilelink import Operator, copy_engine, sms
 
 RANKS = 3
@@ -21,18 +20,14 @@ SPANS = pytest.mark.parametrize(("moved", "walked"), [(8, 8), (8, 16), (16, 8), 
 def assert_as_torch(
     operator: Operator, inputs: list[torch.Tensor], expected: Callable[[int], torch.Tensor], **given: int
 ) -> None:
-    """Two calls with different data; each input split by its rows."""
-    size = len(inputs[0])
-
-    def main() -> list[torch.Tensor]:
-        mine = [x[part(size, tilelink.rank(), RANKS)] for x in inputs]
-        return [operator(*mine, M=size, **given), operator(*[x.flip(1) for x in mine], M=size, **given)]
-
-    for rank, (first, second) in enumerate(tilelink.launch(main, RANKS, seed=size, straggler=size % RANKS)):
-        want = expected(rank)
-        torch.testing.assert_close(first, want, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(second, want.flip([d for d in range(want.dim()) if d >= want.dim() - len(inputs)]),
-                                   rtol=1e-5, atol=1e-5)  # fmt: skip
+    """Two calls, the second with the columns turned round; each input split by its rows."""
+    size, wanted = len(inputs[0]), [expected(rank) for rank in range(RANKS)]
+    turned = [want.flip(list(range(want.dim()))[-len(inputs) :]) for want in wanted]
+    problems = [
+        Problem(each(*(split(x, RANKS) for x in of)), each(results), {"M": size, **given})
+        for of, results in ((inputs, wanted), ([x.flip(1) for x in inputs], turned))
+    ]
+    assert_solves(operator, problems, seed=size, straggler=size % RANKS)
 
 
 def data(rows: int, columns: int) -> torch.Tensor:

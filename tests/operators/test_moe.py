@@ -10,14 +10,11 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.routings import EACH_ROUTING, ROUTINGS, K, Mixture, assert_close
+from tests.operators.problems import FEW, assert_close
+from tests.operators.routings import EACH_ROUTING, ROUTINGS, I, K, Mixture
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.topology import Device
 from tilelink.ops import ag_moe, moe_layer, moe_rs
-
-FEW = Device(sms=6)
-"""Every worker walks the tables' heads, and there is not much to do."""
-I = 20  # noqa: E741  # as the signatures call it
 
 FIRST = {
     "gather": sms(2, M=8, order="ring"),

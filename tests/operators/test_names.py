@@ -9,6 +9,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.operators.problems import Problem, alone, assert_as_torch, random
 from tests.selection import table
 from tilelink import sms
 from tilelink.frontend.program import Program
@@ -91,14 +92,12 @@ def reduced(program: Program) -> tilelink.Operator:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_sums(program: Program) -> None:
-    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    x = random(4, 64)
     operator = reduced(program)
     verdict = operator.verify(x, ranks=RANKS)
     assert verdict.ok
     assert "nobody writes what a call before may still use" in next(p.text for p in verdict.proofs if p.rule == "calls")
-    wanted = RANKS * x.sum(1) + 63 * 64 // 2
-    for got in tilelink.launch(lambda: operator(x), RANKS, races=True):
-        torch.testing.assert_close(got, wanted)
+    assert_as_torch(operator, Problem([(x,)] * RANKS, [(RANKS * x.sum(1) + 63 * 64 // 2,)] * RANKS))
 
 
 @table("program", PROGRAMS, ids=lambda p: p.name)
@@ -173,9 +172,8 @@ PLACED = {
 
 @pytest.mark.parametrize("placed", PLACED)
 def test_scalars_and_orders_belong_to_their_step(placed: str) -> None:
-    x = torch.randn(7, 30, generator=torch.Generator().manual_seed(0))
-    for got in tilelink.launch(lambda: similar.schedule(PLACED[placed])(x), RANKS, races=True):
-        torch.testing.assert_close(got, 6 * (x + 5) + 7)
+    x = random(7, 30)
+    assert_as_torch(similar.schedule(PLACED[placed]), Problem([(x,)] * RANKS, [(6 * (x + 5) + 7,)] * RANKS))
 
 
 @tilelink.program("M N -> M N")
@@ -187,9 +185,5 @@ def quoted(x: Any, out: Any) -> None:
 
 
 def test_strings_are_no_names() -> None:
-    def body(x: Any) -> Any:
-        return quoted(x)
-
-    operator = tilelink.operator("M N -> M N", schedule={"quoted": sms(M=4, N=4)})(body)
-    (got,) = tilelink.launch(lambda: operator(torch.zeros(4, 8)), 1)
+    (got,) = alone(quoted).schedule(quoted=sms(M=4, N=4))([torch.zeros(4, 8)])
     torch.testing.assert_close(got, (torch.arange(8) // 4 * 4).float().expand(4, 8))

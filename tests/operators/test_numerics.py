@@ -11,7 +11,7 @@ import torch
 
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed, named
-from tests.operators.problems import AG, RS, Call, assert_calls, assert_results, part
+from tests.operators.problems import AG, RS, Problem, assert_solves, part
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
@@ -24,7 +24,7 @@ def each(placements: Iterable[Placed] = PLACEMENTS) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("placed", placements, ids=str)
 
 
-def calls(placed: Placed, sizes: Iterable[tuple[int, int, int]], ranks: int, dtype: torch.dtype) -> list[Call]:
+def calls(placed: Placed, sizes: Iterable[tuple[int, int, int]], ranks: int, dtype: torch.dtype) -> list[Problem]:
     """Calls with different inputs."""
     return [placed.kind.call(*s, ranks, dtype, salt=salt) for salt, s in enumerate(sizes)]
 
@@ -45,7 +45,7 @@ def turns(placed: Placed) -> list[tuple[int, int, torch.dtype, int]]:
 def test_seeds_with_a_straggler(placed: Placed) -> None:
     """Three calls back to back; the last rank has fewer rows than the others, and tiles are cut by every border."""
     for seed, ranks, dtype, late in turns(placed):
-        assert_calls(placed.operator, calls(placed, [(13, 20, 12)] * 3, ranks, dtype), seed=seed, straggler=late)
+        assert_solves(placed.operator, calls(placed, [(13, 20, 12)] * 3, ranks, dtype), seed=seed, straggler=late)
 
 
 def test_the_placements_of_an_operator_have_every_seed_type_and_straggler() -> None:
@@ -66,7 +66,7 @@ def test_the_placements_of_an_operator_have_every_seed_type_and_straggler() -> N
 @each()
 def test_rank_counts(placed: Placed, ranks: int) -> None:
     """Alone and many; every other test has two to four ranks."""
-    assert_calls(placed.operator, calls(placed, [(3 * ranks, 20, 12)], ranks, torch.bfloat16), seed=ranks)
+    assert_solves(placed.operator, calls(placed, [(3 * ranks, 20, 12)], ranks, torch.bfloat16), seed=ranks)
 
 
 @pytest.mark.each_triton
@@ -80,28 +80,28 @@ def test_rank_counts(placed: Placed, ranks: int) -> None:
 )
 def test_sizes_that_descriptors_take(placed: Placed, dtype: torch.dtype) -> None:
     """Whole tiles and aligned rows, twice: here tiles go through TMA, everywhere else by pointers."""
-    assert_calls(placed.operator, calls(placed, [(64, 32, 32)] * 2, 2, dtype), seed=1, straggler=0)
+    assert_solves(placed.operator, calls(placed, [(64, 32, 32)] * 2, 2, dtype), seed=1, straggler=0)
 
 
 @each()
 def test_sizes_change_from_call_to_call(placed: Placed) -> None:
     """Flags and slots are shared by calls of all sizes; the third and the fifth grow the workspace."""
     sizes = [(20, 20, 12), (4, 20, 12), (33, 20, 12), (20, 20, 12), (21, 40, 24), (1, 20, 12)]
-    assert_calls(placed.operator, calls(placed, sizes, 3, torch.float32), seed=2, straggler=1)
+    assert_solves(placed.operator, calls(placed, sizes, 3, torch.float32), seed=2, straggler=1)
 
 
 @pytest.mark.parametrize("rows", [1, 5])
 @each()
 def test_ranks_without_rows(placed: Placed, rows: int) -> None:
     """Two calls: a rank that has nothing to wait for must not overtake its peers by a slot."""
-    assert_calls(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
+    assert_solves(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
 
 
 @pytest.mark.parametrize(("placed", "slots"), [(p, 3 if n % 3 == 0 else 1) for n, p in enumerate(PLACEMENTS)], ids=str)
 def test_slots(placed: Placed, slots: int) -> None:
     """One more call than there are slots, and one that reuses a slot twice."""
     operator = placed.operator.schedule(slots=slots)
-    assert_calls(
+    assert_solves(
         operator, calls(placed, [(7, 12, 12)] * (slots + 2), 3, torch.float32), seed=slots, straggler=slots - 1
     )
 
@@ -109,7 +109,7 @@ def test_slots(placed: Placed, slots: int) -> None:
 @each()
 def test_a_weight_may_be_a_transposed_view(placed: Placed) -> None:
     for sizes in ((32, 32, 32), (13, 20, 12)):
-        assert_calls(placed.operator, [placed.kind.call(*sizes, 2, torch.bfloat16, turned=True)], seed=3)
+        assert_solves(placed.operator, [placed.kind.call(*sizes, 2, torch.bfloat16, turned=True)], seed=3)
 
 
 @pytest.mark.parametrize("weight", ["from the second element", "of longer rows"])
@@ -135,7 +135,7 @@ def test_doorbells_of_one_size_stand_for_other_rows_in_the_next(sizes: tuple[int
     tile = sms(M=2, N=4, K=4, order="ring+1")
     operator = gemm_rs.schedule(scatter=copy_engine(M=2, order="ring+1"), reduce=fused("matmul"), matmul=tile, slots=1)
     given = [RS.call(rows, 4, 4, 2, torch.bfloat16, salt=salt) for salt, rows in enumerate(sizes)]
-    assert_calls(operator, given, seed=0, straggler=1, races=True)
+    assert_solves(operator, given, seed=0, straggler=1, races=True)
 
 
 LARGE = (
@@ -150,14 +150,14 @@ LARGE = (
 
 @each(LARGE)
 def test_997_rows_per_rank(placed: Placed) -> None:
-    assert_calls(placed.operator, calls(placed, [(3 * 997, 24, 40)], 3, torch.bfloat16), seed=4, straggler=1)
+    assert_solves(placed.operator, calls(placed, [(3 * 997, 24, 40)], 3, torch.bfloat16), seed=4, straggler=1)
 
 
 @each([named(n) for n in ("gemm_rs fused, reduction fused", "gemm_rs copy engine", "gemm_rs_ring fused")])
 @pytest.mark.parametrize("inner", [1, 3, 10])
 def test_an_inner_dimension_that_does_not_divide(placed: Placed, inner: int) -> None:
     """`K/R`: the last ranks have fewer columns, or none, and add nothing."""
-    assert_calls(placed.operator, calls(placed, [(13, 20, inner)], 4, torch.float32))
+    assert_solves(placed.operator, calls(placed, [(13, 20, inner)], 4, torch.float32))
 
 
 # ----------------------------------------------------------------------------------------------------------- calling forms
@@ -166,61 +166,47 @@ def test_out(placed: Placed) -> None:
     """Results are written where the caller says, wherever that is and whatever is there."""
     three = calls(placed, [(13, 20, 12)] * 3, 2, torch.float32)
 
-    def main() -> list[torch.Tensor]:
+    def main() -> None:
         me = tilelink.rank()
         # In the middle of something larger, full of NaN.
-        pools = [torch.full((c.expected[me].numel() + 8,), float("nan")) for c in three]
-        outs = [p[4:-4].view(c.expected[me].shape) for p, c in zip(pools, three, strict=True)]
-        got = [placed.operator(*c.tensors[me], **dict(c.sizes), out=o) for c, o in zip(three, outs, strict=True)]
+        pools = [torch.full((c.wanted[me][0].numel() + 8,), float("nan")) for c in three]
+        outs = [p[4:-4].view(c.wanted[me][0].shape) for p, c in zip(pools, three, strict=True)]
+        got = [placed.operator(*c.inputs[me], **c.given, out=o) for c, o in zip(three, outs, strict=True)]
         assert all(g is o for g, o in zip(got, outs, strict=True))
         assert all(torch.isnan(p[:4]).all() and torch.isnan(p[-4:]).all() for p in pools)
-        return got
+        for call, out in zip(three, outs, strict=True):
+            call.assert_on(me, out)
 
-    assert_results(tilelink.launch(main, 2, seed=5), three)
+    tilelink.launch(main, 2, seed=5)
 
 
 @each([named(n) for n in ("ag_gemm SMs push", "gemm_rs copy engine", "gemm_rs_ring SMs")])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_lists_with_one_tensor_per_rank(placed: Placed, ranks: int) -> None:
     one = placed.kind.call(4 * ranks, 20, 3 * ranks, ranks, torch.float32)
-    xs, weights = (list(tensors) for tensors in zip(*one.tensors, strict=True))
-    assert_results([[out] for out in placed.operator(xs, weights)], [one])
-
-
-@each([p for p in PLACEMENTS if p.kind is AG])
-def test_arguments_in_shared_memory(placed: Placed) -> None:
-    """Peers read them in place, so that the next call may overwrite them as soon as this one returns."""
-    three = calls(placed, [(12, 20, 12)] * 3, 3, torch.float32)
-    for straggler in range(3):
-
-        def main() -> list[torch.Tensor]:
-            me = tilelink.rank()
-            shard = tilelink.empty(*three[0].tensors[me][0].shape, dtype=torch.float32)
-            out: list[torch.Tensor] = []
-            for c in three:
-                shard.copy_(c.tensors[me][0])
-                out.append(placed.operator(shard, c.tensors[me][1]))
-            return out
-
-        assert_results(tilelink.launch(main, 3, seed=straggler, straggler=straggler), three)
+    for rank, out in enumerate(placed.operator(*one.listed)):
+        one.assert_on(rank, out)
 
 
 @each([p for p in PLACEMENTS if p.kind is AG])
 def test_arguments_may_be_overwritten_after_the_call(placed: Placed) -> None:
-    """What peers read of a plain argument is a copy."""
+    """What peers read of a plain argument is a copy. In shared memory they read it in place, and no call ends before that."""
     three = calls(placed, [(12, 20, 12)] * 3, 3, torch.float32)
 
-    def main() -> list[torch.Tensor]:
+    def main(shared: bool) -> None:
         me = tilelink.rank()
-        shard = torch.empty_like(three[0].tensors[me][0])
-        out: list[torch.Tensor] = []
-        for c in three:
-            shard.copy_(c.tensors[me][0])
-            out.append(placed.operator(shard, c.tensors[me][1]))
+        shape, results = three[0].inputs[me][0].shape, list[torch.Tensor]()
+        shard = tilelink.empty(*shape, dtype=torch.float32) if shared else torch.empty(shape)
+        for call in three:
+            x, weight = call.inputs[me]
+            results.append(placed.operator(shard.copy_(x), weight))
             shard.fill_(float("nan"))
-        return out
+        for call, got in zip(three, results, strict=True):
+            call.assert_on(me, got)
 
-    assert_results(tilelink.launch(main, 3, seed=6, straggler=0), three)
+    for straggler in range(3):
+        tilelink.launch(lambda: main(shared=True), 3, seed=straggler, straggler=straggler)
+    tilelink.launch(lambda: main(shared=False), 3, seed=6, straggler=0)
 
 
 def test_operators_take_turns() -> None:

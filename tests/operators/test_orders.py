@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tilelink
+from tests.operators.problems import AG, assert_solves
 from tests.selection import table
 from tilelink import copy_engine, fused, sms
 from tilelink.ir.topology import Topology
@@ -26,23 +27,10 @@ def last_rows_first(tile: tuple[int, ...], rank: int, ranks: int) -> int:
     return -tile[0]
 
 
-def relative_error(op: Any) -> float:
-    shards = [torch.randn(rows, K).bfloat16() * (r + 1) for r, rows in enumerate((34, 34, 32))]
-    weights = [torch.randn(K, N).bfloat16() for _ in range(RANKS)]
-
-    def main() -> float:
-        rank = tilelink.rank()
-        want = torch.cat(shards).float() @ weights[rank].float()
-        errors = [float((op(shards[rank], weights[rank], M=M).float() - want).norm() / want.norm()) for _ in range(3)]
-        return max(errors)
-
-    return max(tilelink.launch(main, RANKS, seed=1, straggler=1))
-
-
 @pytest.mark.parametrize("gather", [sms(2, M=16, order=("ring", last_rows_first)), copy_engine(M=16, order=zigzag)])
 def test_sorted_tiles_are_computed_right(gather: Any) -> None:
     op = ag_gemm.schedule(gather=gather, matmul=sms(M=32, N=32, K=32, order=("ring", "group 2", zigzag)))
-    assert relative_error(op) < 2e-2
+    assert_solves(op, [AG.call(M, N, K, RANKS, torch.bfloat16)] * 3, seed=1, straggler=1)
 
 
 def test_tiles_are_taken_by_rising_key() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import tilelink
+from tests.operators.problems import AG, RS, assert_solves
 from tilelink import Operator, copy_engine, sms
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, gemm_rs
@@ -15,40 +15,14 @@ GATHERS = ag_gemm.schedule(gather=copy_engine(push=True), matmul=sms(M=16, N=16,
 SCATTERS = gemm_rs.schedule(matmul=sms(M=16, N=16, K=16, order=("ring+1", "group 2")))
 
 
-def own(of: torch.Tensor, rank: int) -> torch.Tensor:
-    part = -(-of.shape[0] // RANKS)
-    return of[rank * part : (rank + 1) * part].contiguous()
-
-
-def error(operator: Operator, m: int) -> float:
-    """Of three calls, the largest of all ranks; what lies behind a part is never 0."""
-    rows = [torch.randn(m, K).bfloat16() + 3 for _ in range(RANKS)]
-    weights = [torch.randn(K, N).bfloat16() for _ in range(RANKS)]
-
-    def main() -> float:
-        rank = tilelink.rank()
-        found = []
-        for _ in range(3):
-            if operator is GATHERS:
-                got, want = operator(own(rows[0], rank), weights[rank], M=m), rows[0].float() @ weights[rank].float()
-            else:
-                got = operator(rows[rank], weights[rank], K=K * RANKS)
-                want = own(sum(r.float() @ w.float() for r, w in zip(rows, weights, strict=True)), rank)  # type: ignore[arg-type]
-            found.append(float((got.float() - want).norm() / want.norm()))
-        return max(found)
-
-    return max(tilelink.launch(main, RANKS, seed=1, straggler=1))
-
-
 @pytest.mark.parametrize("operator", [GATHERS, SCATTERS], ids=["ag_gemm", "gemm_rs"])
 @pytest.mark.parametrize(("m", "parts"), [(141, (0, 47)), (140, None), (144, None)])
 def test_tiles_end_with_their_part(operator: Operator, m: int, parts: tuple[int, int] | None) -> None:
     """141 rows are three parts of 47: these have an axis in the descriptor. Of 140 the last one is shorter."""
-    assert error(operator, m) < 1e-2
-    part = -(-m // RANKS)
-    given = ({"M": m}, (part, K)) if operator is GATHERS else ({"K": K * RANKS}, (m, K))
-    tensors = [torch.empty(given[1], dtype=torch.bfloat16), torch.empty(K, N, dtype=torch.bfloat16)]
-    tiled, bound = operator.calls.planned_for(tensors, None, Topology(RANKS), given[0])
+    kind, depth = (AG, K) if operator is GATHERS else (RS, K * RANKS)
+    problem, part = kind.call(m, N, depth, RANKS, torch.bfloat16), -(-m // RANKS)
+    assert_solves(operator, [problem] * 3, seed=1, straggler=1)
+    tiled, bound = operator.calls.planned_for(list(problem.inputs[0]), None, Topology(RANKS), problem.given)
     made = tiled.compiled(bound)
     rows = {tile[0] for tile in made.plan.step("matmul").spans(made.plan.env(0))}
     assert all(a // part == (b - 1) // part for a, b in rows)

@@ -9,7 +9,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.against_torch import FEW
+from tests.operators.problems import FEW, Problem, assert_solves, random
 from tilelink import Operator, sms
 
 RANKS, COLUMNS = 2, 8
@@ -22,11 +22,7 @@ def doubled(x: Any, rows: Any) -> None:
     tl.producer_tile_notify(rows, (e, n))
 
 
-@tilelink.program("M N -> M N", name="doubled")
-def doubled_in_tiles(x: Any, rows: Any) -> None:
-    m, n = tl.tile_id(x)
-    tl.tile_store(rows, (m, n), 2 * tl.tile_load(x, (m, n)))
-    tl.producer_tile_notify(rows, (m, n))
+doubled_in_tiles = tilelink.program("M N -> M N", name="doubled")(doubled.function)
 
 
 @tilelink.program("e N, a b N -> a b N")
@@ -68,22 +64,17 @@ def assert_right(operator: Operator, inputs: tuple[torch.Tensor, ...], wanted: t
     """Proved, and right under two schedules; there are flags of others next to those that are waited for."""
     assert operator.verify(*inputs, ranks=RANKS).ok
     for seed in range(2):
-        for got in tilelink.launch(lambda: operator(*inputs), RANKS, seed=seed, races=True, device=FEW):
-            torch.testing.assert_close(got, wanted)
+        assert_solves(operator, [Problem([inputs] * RANKS, [(wanted,)] * RANKS)], seed=seed, device=FEW)
 
 
 def rows_at(x: torch.Tensor, at: list[int]) -> torch.Tensor:
     return torch.stack([2 * x[i] if 0 <= i < len(x) else torch.zeros(COLUMNS) for i in at])
 
 
-def data(rows: int) -> torch.Tensor:
-    return torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(rows))
-
-
 @pytest.mark.parametrize(("apart", "first"), [(2, 0), (2, -1), (2, 1), (4, 0), (-1, 0), (-400, 0), (4000, 0)])
 @pytest.mark.parametrize("rows", [0, 6])
 def test_of_two_tiles(rows: int, apart: int, first: int) -> None:
-    x = data(rows)
+    x = random(rows, COLUMNS)
 
     def body(x: Any, like: Any) -> Any:
         return of_two_tiles(doubled(x), like, apart=apart, first=first)
@@ -97,7 +88,7 @@ def test_of_two_tiles(rows: int, apart: int, first: int) -> None:
 @pytest.mark.parametrize("times", [0, 3, 6, 9])
 @pytest.mark.parametrize("rows", [0, 6])
 def test_counted(rows: int, times: int) -> None:
-    x = data(rows)
+    x = random(rows, COLUMNS)
 
     def body(x: Any) -> Any:
         return counted(doubled(x), times=times)
@@ -120,5 +111,5 @@ def taken_together(x: Any, at: Any) -> Any:
 @pytest.mark.parametrize("operator", [taken_singly, taken_together], ids=lambda o: o.name)
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_of_data(operator: Operator, rows: int) -> None:
-    x, at = data(rows), [0, -1, 4, 300]
+    x, at = random(rows, COLUMNS), [0, -1, 4, 300]
     assert_right(operator, (x, torch.tensor(at, dtype=torch.int32)), rows_at(x, at))

@@ -9,7 +9,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.against_torch import FEW, split
+from tests.operators.problems import Problem, assert_as_torch, each, split
 from tilelink import Operator, TilelinkError, sms
 from tilelink.frontend.program import Program
 
@@ -52,8 +52,7 @@ def test_notifies_of_places_that_are_worked_out() -> None:
     x = torch.randn(ROWS, 8)
     operator = rotation(turned)
     assert operator.verify(x, ranks=RANKS).ok
-    for got in tilelink.launch(lambda: operator(x), RANKS, races=True, device=FEW):
-        assert torch.equal(got, 2 * x.roll(-1, 0))
+    assert_as_torch(operator, Problem([(x,)] * RANKS, [(2 * x.roll(-1, 0),)] * RANKS))
 
 
 def test_below_zero_triton_rounds_towards_it() -> None:
@@ -90,8 +89,7 @@ def test_of_constants_alone_the_compiler_rounds_down(program: Program) -> None:
 
     x = torch.randn(ROWS, 8)
     assert operator.verify(x, ranks=RANKS).ok
-    for got in tilelink.launch(lambda: operator(x), RANKS, races=True, device=FEW):
-        assert torch.equal(got, 2 * x)
+    assert_as_torch(operator, Problem([(x,)] * RANKS, [(2 * x,)] * RANKS))
 
 
 # ------------------------------------------------------------------------------------------------------ from where they count
@@ -151,9 +149,8 @@ def test_what_a_rank_sends_to_itself(operator: Operator) -> None:
     x, like = torch.randn(8, 8), torch.zeros(4)
     shards = split(x, RANKS)
     assert operator.verify(shards[0], like, ranks=RANKS, M=8).ok
-    results = tilelink.launch(lambda: operator(shards[tilelink.rank()], like, M=8), RANKS, races=True, device=FEW)
-    for got, shard in zip(results, shards, strict=True):
-        torch.testing.assert_close(got, (2 * shard[3].sum()).expand(4))
+    wanted = [(2 * shard[3].sum()).expand(4) for shard in shards]
+    assert_as_torch(operator, Problem(each(shards, [like] * RANKS), each(wanted), {"M": 8}))
 
 
 def test_one_tensor_counted_in_two_ways() -> None:

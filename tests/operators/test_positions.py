@@ -9,6 +9,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.operators.problems import Problem, alone, assert_solves, each, random, split
 from tilelink.ops.programs import scatter
 
 M, N = 11, 16
@@ -31,11 +32,11 @@ def first_rows(x: Any) -> Any:
 @pytest.mark.parametrize("slow", [None, 0])
 def test_the_first_row_of_ones_own_part(ranks: int, slow: int | None) -> None:
     """The flag waited for is that of this rank's row; the flag of the very first row is raised on rank 0 only."""
-    x = [torch.randn(M, N, generator=torch.Generator().manual_seed(r)) for r in range(ranks)]
+    x = [random(M, N, seed=r) for r in range(ranks)]
     placed = first_rows.schedule(scatter=tilelink.sms(2, M=2, push=True), first_row=tilelink.sms(N=16))
     part = -(-M // ranks)
-    for rank, got in enumerate(tilelink.launch(lambda: placed(x[tilelink.rank()]), ranks, straggler=slow)):
-        assert torch.equal(got, torch.stack([one[rank * part] for one in x]))
+    wanted = [torch.stack([one[rank * part] for one in x]) for rank in range(ranks)]
+    assert_solves(placed, [Problem(each(x), each(wanted))], straggler=slow)
 
 
 @tilelink.program("h D, D g -> h D")
@@ -51,31 +52,21 @@ def by_group(x: Any, rows: Any, out: Any) -> None:
     tl.tile_store(out, (h, d), tl.tile_load(x, (h, d)) + tl.tile_load(rows, (h // group, d)))
 
 
-@tilelink.operator("h D, D g -> h D")
-def pairs(x: Any, columns: Any, *, paired: bool) -> Any:
-    return by_pairs(x, columns, paired=paired)
-
-
-@tilelink.operator("h D, g D -> h D")
-def grouped(x: Any, rows: Any) -> Any:
-    return by_group(x, rows)
-
-
 @pytest.mark.parametrize("paired", [True, False])
 def test_a_choice_of_positions(paired: bool) -> None:
     x, columns = torch.randn(4, 8), torch.randn(8, 4)
-    [got] = tilelink.launch(lambda: pairs(x, columns, paired=paired), 1)
+    [got] = alone(by_pairs)([x], [columns], paired=paired)
     assert torch.equal(got, x + columns.T[[0, 0, 1, 1] if paired else [0, 1, 2, 3]])
 
 
 def test_a_division_by_nothing_stops_no_plan() -> None:
     """More rows than heads: a group has none. Which row that gives is the device's affair."""
-    [got] = tilelink.launch(lambda: grouped(torch.zeros(2, 8), torch.zeros(4, 8)), 1)
+    [got] = alone(by_group)([torch.zeros(2, 8)], [torch.zeros(4, 8)])
     assert got.shape == (2, 8)
 
 
 @tilelink.program("M N, e M N -> e M N")
-def stored_in_turn(like: Any, x: Any, out: Any, *, early: bool) -> None:
+def stored_in_turn(like: Any, x: Any, out: Any, *, early: bool = False) -> None:
     """Reads what a turn of the loop stores, before it does or behind."""
     m, n = tl.tile_id(like)
     for e in range(tl.size(x, 0)):
@@ -85,14 +76,9 @@ def stored_in_turn(like: Any, x: Any, out: Any, *, early: bool) -> None:
         read = tl.tile_load(out, (e, m, n))  # noqa: F841
 
 
-@tilelink.operator("M N, e M N -> e M N")
-def read_again(like: Any, x: Any, *, early: bool = False) -> Any:
-    return stored_in_turn(like, x, early=early)
-
-
 def test_what_a_turn_of_a_loop_has_stored_it_may_read() -> None:
-    x = torch.randn(3, 8, 8)
-    [got] = tilelink.launch(lambda: read_again(x[0], x), 1)
+    x, read_again = torch.randn(3, 8, 8), alone(stored_in_turn)
+    [got] = read_again([x[0]], [x])
     assert torch.equal(got, x)
     error = read_again.verify(x[0], x, ranks=1, early=True).error
     assert error is not None
@@ -112,11 +98,7 @@ def chosen(x: Any, weights: Any, which: Any, depth: Any, out: Any) -> None:
     tl.tile_store(out, (p, m, n), acc)
 
 
-@tilelink.operator("p M K, e K N, p i64, p i64 -> p M N")
-def by_tables(x: Any, weights: Any, which: Any, depth: Any) -> Any:
-    return chosen(x, weights, which, depth)
-
-
+by_tables = alone(chosen)
 FAR = 2**63 - 1
 WHICH = torch.tensor([1, -1, 2**32, 0, 2, FAR, -(2**63)])
 DEPTH = torch.tensor([FAR, 40, 40, 17, 32, 40, 40])
@@ -126,7 +108,7 @@ def test_tables_of_64_bits() -> None:
     """What is no position stays none as a coordinate of 32 bits, and a limit past the edge means the edge."""
     x, weights = torch.randn(7, 16, 48), torch.randn(3, 48, 16)
     placed = by_tables.schedule(chosen=tilelink.sms(M=16, N=16, K=16))
-    [got] = tilelink.launch(lambda: placed(x, weights, WHICH, DEPTH), 1)
+    [got] = placed([x], [weights], [WHICH], [DEPTH])
     for p, (e, depth) in enumerate(zip(WHICH.tolist(), DEPTH.tolist(), strict=True)):
         want = x[p, :, :depth] @ weights[e, :depth] if 0 <= e < 3 else torch.zeros(16, 16)
         torch.testing.assert_close(got[p], want, rtol=1e-5, atol=1e-5)
@@ -142,19 +124,11 @@ def with_neighbour(x: Any, weights: Any, out: Any) -> None:
     tl.tile_store(out, (e, m, n), acc)
 
 
-@tilelink.operator("e/R M K, e/R K N -> e/R M N")
-def crossed(x: Any, weights: Any) -> Any:
-    return with_neighbour(x, weights)
-
-
 def test_bits_of_a_position_that_counts_over_all_ranks() -> None:
     x, weights = torch.randn(4, 16, 16), torch.randn(4, 16, 16)
-    placed = crossed.schedule(with_neighbour=tilelink.sms(M=16, N=16, K=16))
-    for rank, got in enumerate(
-        tilelink.launch(lambda: placed(*(t[2 * tilelink.rank() :][:2] for t in (x, weights))), 2)
-    ):
-        mine = slice(2 * rank, 2 * rank + 2)
-        torch.testing.assert_close(got, x[mine] @ weights[mine].flip(0), rtol=1e-5, atol=1e-5)
+    placed = alone(with_neighbour).schedule(with_neighbour=tilelink.sms(M=16, N=16, K=16))
+    wanted = x @ weights[[1, 0, 3, 2]]
+    assert_solves(placed, [Problem(each(split(x, 2), split(weights, 2)), each(split(wanted, 2)))])
 
 
 @tilelink.program("M/R K -> M K")
@@ -183,8 +157,8 @@ def test_a_vector_of_positions_that_have_no_flags_of_their_own(slow: int) -> Non
     """It waits for every rank: positions are no ranks' numbers."""
     x, which = torch.randn(12, 8), torch.arange(11, -1, -1, dtype=torch.int32)
     placed = picked_of_all.schedule(twice=tilelink.sms(1, M=4, K=16), picked=tilelink.sms(1, M=4, K=16))
-    for got in tilelink.launch(lambda: placed(x[4 * tilelink.rank() :][:4], which), 3, straggler=slow):
-        assert torch.equal(got, 2 * x[which.long()])
+    problem = Problem(each(split(x, 3), [which] * 3), [(2 * x[which.long()],)] * 3)
+    assert_solves(placed, [problem], straggler=slow)
 
 
 # ------------------------------------------------------------------------------------- a coordinate that a program asks for
@@ -208,7 +182,7 @@ def sums_for_the_next(x: Any, out: Any) -> None:
 
 
 @tilelink.program("s K -> s K")
-def each(inbox: Any, out: Any) -> None:
+def of_each(inbox: Any, out: Any) -> None:
     s, k = tl.tile_id(out)
     tl.consumer_tile_wait(inbox, (s, k))
     tl.tile_store(out, (s, k), tl.tile_load(inbox, (s, k)))
@@ -223,7 +197,7 @@ def the_first(inbox: Any, out: Any) -> None:
 
 @tilelink.operator("M/R K -> R K")
 def everyones(x: Any) -> Any:
-    return each(sums(x))
+    return of_each(sums(x))
 
 
 @tilelink.operator("M/R K -> K")
@@ -236,7 +210,7 @@ def the_last_ones(x: Any) -> Any:
 def test_a_program_asks_for_its_own_coordinate(ranks: int, placement: Any) -> None:
     """Each flag has one rank that raises it, whatever the coordinate is called, and however far it is shifted."""
     whole = torch.rand(M, N)
-    parts = [p.contiguous() for p in whole.split(-(-M // ranks))]
+    parts = split(whole, ranks)
     total = torch.stack([p.sum(0) for p in parts])
     wanted = (
         (everyones.schedule(sums=placement), total),
@@ -244,12 +218,8 @@ def test_a_program_asks_for_its_own_coordinate(ranks: int, placement: Any) -> No
     )
     for operator, want in wanted[: 2 if ranks > 1 else 1]:
         assert operator.verify(parts, M=M).ok
-        both = tilelink.launch(
-            lambda op=operator: [op(sign * parts[tilelink.rank()], M=M) for sign in (1, -1)], ranks, straggler=0
-        )
-        for first, second in both:
-            torch.testing.assert_close(first, want)
-            torch.testing.assert_close(second, -want)
+        problems = [Problem(each([s * p for p in parts]), [(s * want,)] * ranks, {"M": M}) for s in (1, -1)]
+        assert_solves(operator, problems, straggler=0)
 
 
 @tilelink.program("M K, N K -> M K")
@@ -282,8 +252,7 @@ def test_a_position_that_another_axis_does_not_have() -> None:
     want = x.clone()
     for begin in (0, 16):
         want[begin : begin + 16] += rows[begin]
-    operator = tilelink.operator("M K, N K -> M K", name="begins")(lambda x, rows: by_begins(x, rows))
-    placed = operator.schedule(by_begins=tilelink.sms(M=16, K=16))
+    placed = alone(by_begins).schedule(by_begins=tilelink.sms(M=16, K=16))
     assert torch.equal(placed(x, rows), want)
     placed.validate(x, rows)
 
@@ -292,19 +261,16 @@ def test_a_position_that_another_axis_does_not_have() -> None:
 def test_a_position_that_this_ranks_part_does_not_have(ranks: int) -> None:
     x, whole = torch.randn(12, N), torch.randn(12, N)
     parts = list(whole.chunk(ranks))
-    begins = tilelink.operator("M K, M/R K -> M K", name="begins")(lambda x, rows: by_begins_of_all(x, rows))
-    sums = tilelink.operator("h K, h/R K -> K", name="sums")(lambda x, rows: walked(x, rows))
-    placed = begins.schedule(by_begins_of_all=tilelink.sms(M=2, K=16))
-    for operator in (placed, sums):
-        operator.validate([x] * ranks, parts)
-    for rank, (got, total) in enumerate(
-        tilelink.launch(lambda: (placed(x, parts[tilelink.rank()]), sums(x, parts[tilelink.rank()])), ranks)
+    here = [torch.zeros(12, N).index_copy_(0, torch.arange(12).chunk(ranks)[r], parts[r]) for r in range(ranks)]
+    for operator, wanted in (
+        (
+            alone(by_begins_of_all).schedule(by_begins_of_all=tilelink.sms(M=2, K=16)),
+            [x + mine[::2].repeat_interleave(2, 0) for mine in here],
+        ),
+        (alone(walked), [(x * mine).sum(0) for mine in here]),
     ):
-        first, end = rank * 12 // ranks, (rank + 1) * 12 // ranks
-        mine = torch.zeros(12, N)
-        mine[first:end] = whole[first:end]
-        assert torch.equal(got, x + mine[::2].repeat_interleave(2, 0))
-        torch.testing.assert_close(total, (x * mine).sum(0))
+        operator.validate([x] * ranks, parts)
+        assert_solves(operator, [Problem(each([x] * ranks, parts), each(wanted))])
 
 
 @tilelink.program("M K, 2 K -> M K")
@@ -329,14 +295,13 @@ def into_no_row(x: Any, out: Any) -> None:
 def test_a_position_past_an_axis_of_a_known_length(at: int) -> None:
     """Nothing is left to test when it runs: there is no such row, and no memory is touched."""
     x, rows = torch.randn(8, N), torch.randn(2, N)
-    plus = tilelink.operator("M K, 2 K -> M K", name="plus")(lambda x, rows: plus_a_row(x, rows, at=at))
-    assert torch.equal(plus(x, rows), x + rows[1] + (rows[at] if at < 2 else 0))
-    nothing = tilelink.operator("M K, 2 K -> M K", name="nothing")(lambda x, rows: plus_no_row(x, rows))
+    plus, nothing, lost = map(alone, (plus_a_row, plus_no_row, into_no_row))
+    assert torch.equal(plus(x, rows, at=at), x + rows[1] + (rows[at] if at < 2 else 0))
     assert torch.equal(nothing(x, rows), x)
-    lost = tilelink.operator("M K -> 2 K partial", name="lost")(lambda x: into_no_row(x))
     assert lost(x).shape == (2, N)
-    for operator, arguments in ((plus, (x, rows)), (nothing, (x, rows)), (lost, (x,))):
-        operator.validate(*arguments)
+    plus.validate(x, rows, at=at)
+    nothing.validate(x, rows)
+    lost.validate(x)
 
 
 @tilelink.program("e N -> e N")
@@ -346,14 +311,9 @@ def scattered(x: Any, out: Any, *, by: int) -> None:
     tl.tile_store(out, (e * by % 5, n), tl.tile_load(x, (e, n)))
 
 
-@tilelink.operator("e N -> e N")
-def scattering(x: Any, *, by: int) -> Any:
-    return scattered(x, by=by)
-
-
 def test_a_product_that_32_bits_do_not_hold() -> None:
-    x = torch.arange(20.0).view(5, 4)
-    for got in tilelink.launch(lambda: scattering(x, by=500_000_003), 2):
+    x, scattering = torch.arange(20.0).view(5, 4), alone(scattered)
+    for got in scattering([x] * 2, by=500_000_003):
         torch.testing.assert_close(got, x[[0, 2, 4, 1, 3]])
     verdict = scattering.verify(x, by=1_000_000_007, ranks=2)
     assert verdict.error is not None

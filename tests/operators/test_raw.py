@@ -11,9 +11,9 @@ import torch
 import tilelink
 from tests.mapping.plans import plan_of
 from tests.operators import raw
+from tests.operators.problems import Problem, assert_solves, each
 from tilelink import TilelinkError, sms
 from tilelink.explore.views import html_of
-from tilelink.ir.plan import Plan
 from tilelink.ops.programs import gather
 from tilelink.runtime.simulated import RaceDetector
 from tilelink.runtime.simulated.races import RaceError
@@ -30,12 +30,9 @@ def shard(rank: int, call: int) -> torch.Tensor:
 @pytest.mark.parametrize(("ranks", "seed"), [(1, 0), (2, 1), (4, 2)])
 def test_an_all_gather_by_hand(ranks: int, seed: int) -> None:
     """Five calls: each slot, and the flags in it, are used again, while one rank is late."""
-    found = tilelink.launch(
-        lambda: [GATHER(shard(tilelink.rank(), call)) for call in range(5)], ranks, seed=seed, straggler=ranks - 1
-    )
-    for calls in found:
-        for call, got in enumerate(calls):
-            assert torch.equal(got, torch.stack([shard(q, call) for q in range(ranks)]))
+    whole = [torch.stack([shard(rank, call) for rank in range(ranks)]) for call in range(5)]
+    problems = [Problem(each(list(x)), [(x,)] * ranks) for x in whole]
+    assert_solves(GATHER, problems, seed=seed, straggler=ranks - 1)
 
 
 def test_a_race_in_it_is_found() -> None:
@@ -54,19 +51,15 @@ def test_a_detector_of_ones_own_keeps_what_it_finds() -> None:
     assert {race.later.what.split("[")[0] for race in detector.races} == {"inbox"}
 
 
-def planned() -> Plan:
-    return tilelink.launch(lambda: GATHER.plan(shard(0, 0)), 2)[0]
-
-
 def test_it_is_not_verified() -> None:
-    verdict = tilelink.launch(lambda: GATHER.verify(shard(0, 0)), 2)[0]
+    verdict = GATHER.verify(shard(0, 0), ranks=2)
     assert (verdict.ok, bool(verdict), verdict.error, verdict.proofs) == (False, False, None, ())
     assert verdict.assumed == ("nothing is proven: `exchange` uses raw pointers, which no proof sees through",)
     assert '<p class="verdict not">not verified</p>' in html_of(verdict)
 
 
 def test_its_memory_is_everyones_and_its_credits_are_taken() -> None:
-    plan = planned()
+    plan = GATHER.plan(shard(0, 0), ranks=2)
     assert plan.unverified == ("exchange",)
     spaces = {b.name: (b.space, b.slots) for b in plan.buffers}
     assert spaces["inbox"] == spaces["flags"] == ("symmetric", 2)

@@ -11,7 +11,7 @@ from hypothesis.vendor.pretty import pretty
 
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed
-from tests.operators.problems import AG, RS, Kind, assert_calls
+from tests.operators.problems import AG, RS, Kind, assert_solves
 from tests.selection import table
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend.program import Program
@@ -110,7 +110,7 @@ SCHEDULES = tuple(schedules())
 
 def plan_of(placed: Placed, rows: int = 33) -> Plan:
     call = placed.kind.call(rows, 40, 24, 3, torch.float32)
-    return placed.operator.plan(*call.tensors[0], ranks=3, **dict(call.sizes))
+    return placed.operator.plan(*call.inputs[0], ranks=3, **call.given)
 
 
 @pytest.mark.parametrize("placed", SCHEDULES, ids=str)
@@ -118,7 +118,7 @@ def test_each_schedule_runs_the_same_programs(placed: Placed) -> None:
     plan = plan_of(placed)
     for step in plan.steps:
         assert step.step.program is CAPTURED[step.path]
-    assert_calls(placed.operator, [placed.kind.call(33, 40, 24, 3, torch.float32)], seed=1, straggler=0)
+    assert_solves(placed.operator, [placed.kind.call(33, 40, 24, 3, torch.float32)], seed=1, straggler=0)
     assert {name: program.captured for name, program in PROGRAMS.items()} == CAPTURED
 
 

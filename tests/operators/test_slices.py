@@ -9,10 +9,11 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.against_torch import FEW
+from tests.operators.problems import FEW, Problem, assert_as_torch, each
 from tests.selection import table
 from tilelink import Operator, TilelinkError
 from tilelink.frontend.program import Program
+from tilelink.ir.topology import RankAxis, Topology
 
 RANKS, N = 3, 8
 
@@ -80,36 +81,29 @@ def of_all_but_the_first(box: Any, out: Any) -> None:
     tl.tile_store(out, n, acc)
 
 
-def along_all(send: Program, take: Program) -> Operator:
+def along(axis: str, send: Program, take: Program) -> Operator:
+    over: dict[str, Any] = {} if axis == "R" else {"over": axis}
+
     def body(x: Any) -> Any:
-        box = tilelink.symmetric("R R/R N", like=x)
-        send(x, box, tilelink.symmetric("R R/R N i32", like=x))
-        return take(box, tilelink.symmetric("R/R N i32", like=x))
+        box = tilelink.symmetric(f"{axis} {axis}/{axis} N", like=x)
+        send(x, box, tilelink.symmetric(f"{axis} {axis}/{axis} N i32", like=x), **over)
+        return take(box, tilelink.symmetric(f"{axis}/{axis} N i32", like=x), **over)
 
-    return tilelink.operator("N -> N", name="exchange")(body)
-
-
-def along_gpus(send: Program, take: Program) -> Operator:
-    def body(x: Any) -> Any:
-        box = tilelink.symmetric("GPU GPU/GPU N", like=x)
-        send(x, box, tilelink.symmetric("GPU GPU/GPU N i32", like=x), over="GPU")
-        return take(box, tilelink.symmetric("GPU/GPU N i32", like=x), over="GPU")
-
-    return tilelink.operator("N -> N", axes="NODE GPU", name="exchange")(body)
+    return tilelink.operator("N -> N", axes="NODE GPU" if over else None, name="exchange")(body)
 
 
 @pytest.mark.parametrize(
     ("send", "take"), [(to_others, of_others), (to_all, of_others), (to_all, of_all)], ids=["skipped", "unread", "all"]
 )
 def test_what_everyone_reads_is_sent(send: Program, take: Program) -> None:
-    x, operator = torch.randn(RANKS, N), along_all(send, take)
+    x, operator = torch.randn(RANKS, N), along("R", send, take)
     assert operator.verify(x[0], ranks=RANKS).ok
-    for rank, got in enumerate(tilelink.launch(lambda: operator(x[tilelink.rank()].clone()), RANKS, device=FEW)):
-        torch.testing.assert_close(got, x.sum(0) - (x[rank] if take is of_others else 0))
+    wanted = x.sum(0) - (x if take is of_others else 0 * x)
+    assert_as_torch(operator, Problem(each(list(x)), each(list(wanted))))
 
 
 def test_of_a_line_too() -> None:
-    x, operator = torch.randn(2, RANKS, N), along_gpus(to_others, of_others)
+    x, operator = torch.randn(2, RANKS, N), along("GPU", to_others, of_others)
     results = tilelink.launch(
         lambda: operator(x.view(-1, N)[tilelink.rank()].clone()), 2 * RANKS, axes={"NODE": 2, "GPU": RANKS}, device=FEW
     )
@@ -125,19 +119,17 @@ def test_of_a_line_too() -> None:
     ],
     ids=lambda v: str(v),
 )
-@table("axes", [None, {"NODE": 2, "GPU": RANKS}], ids=["R", "GPU"])
-def test_what_is_not_sent_is_not_read(send: Program, gap: str, axes: dict[str, int] | None) -> None:
+@table(
+    "axis, topology",
+    [("R", Topology(RANKS)), ("GPU", Topology(2 * RANKS, axes=(RankAxis("NODE", 2), RankAxis("GPU", RANKS))))],
+    ids=str,
+)
+def test_what_is_not_sent_is_not_read(send: Program, gap: str, axis: str, topology: Topology) -> None:
     """All are told, and nothing has come."""
-    operator = along_all(send, of_all) if axes is None else along_gpus(send, of_all)
-
-    def refused() -> TilelinkError | None:
-        return operator.verify(torch.empty(N)).error
-
-    error = tilelink.launch(refused, RANKS if axes is None else 2 * RANKS, axes=axes, device=FEW)[0]
+    error = along(axis, send, of_all).verify(torch.empty(N), topology=topology).error
     assert isinstance(error, TilelinkError)
-    name = "R" if axes is None else "GPU"
     assert error.code == "TL604"
-    where = f"{gap} `{name}` of `box`" if gap.endswith("axis") else f"{gap} `box`"
+    where = f"{gap} `{axis}` of `box`" if gap.endswith("axis") else f"{gap} `box`"
     assert error.message.endswith(f"{where} are never written, and `take` reads it")
 
 

@@ -12,14 +12,14 @@ import torch
 import tilelink
 from tests.mapping.oracle import assert_refused, assert_right
 from tests.operators import splits as ops
+from tests.operators.problems import FEW, Problem, assert_solves
 from tests.selection import table
 from tilelink import Operator, TilelinkError, copy_engine, sms
 from tilelink.ir.partition import Channel
 from tilelink.ir.plan import Plan
-from tilelink.ir.topology import Device
+from tilelink.ir.topology import Topology
 
 SEGMENTS, H, N, T = 3, 12, 20, 9
-FEW = Device(sms=6)
 STARTS = {
     "ragged": [0, 7, 8, 21],
     "empty segments": [0, 0, 21, 21],
@@ -55,11 +55,10 @@ def wanted(x: torch.Tensor, start: torch.Tensor, weight: torch.Tensor, at: torch
 def test_against_torch(name: str) -> None:
     """One plan for all tables, call after call, each slot more than once."""
     operator = SCHEDULES[name]
-    problems = [inputs(start, salt) for salt, start in enumerate([*STARTS.values()] * 2)]
+    given = [inputs(start, salt) for salt, start in enumerate([*STARTS.values()] * 2)]
+    problems = [Problem([one], [(wanted(*one),)]) for one in given]
     for seed in range(2):
-        (got,) = tilelink.launch(lambda: [operator(*p) for p in problems], 1, seed=seed, device=FEW)
-        for one, problem in zip(got, problems, strict=True):
-            torch.testing.assert_close(one, wanted(*problem), rtol=1e-4, atol=1e-4)
+        assert_solves(operator, problems, seed=seed, device=FEW)
 
 
 def test_debug_mode_ends_although_the_table_is_wrong() -> None:
@@ -74,9 +73,7 @@ def test_debug_mode_ends_although_the_table_is_wrong() -> None:
 
 # --------------------------------------------------------------------------------------------------------------- the plan
 def planned(name: str) -> Plan:
-    operator = SCHEDULES[name]
-    (plan,) = tilelink.launch(lambda: operator.plan(*inputs(STARTS["ragged"])), 1, device=FEW)
-    return plan
+    return SCHEDULES[name].plan(*inputs(STARTS["ragged"]), topology=Topology(1, device=FEW))
 
 
 def channel(plan: Plan) -> Channel:
@@ -123,7 +120,7 @@ REFUSED: dict[str, tuple[str, Operator]] = {
 def test_what_cannot_be_counted(why: str) -> None:
     tensor, operator = REFUSED[why]
     with pytest.raises(TilelinkError) as caught:
-        tilelink.launch(lambda: operator.plan(*inputs(STARTS["ragged"])), 1, device=FEW)
+        operator.plan(*inputs(STARTS["ragged"]), topology=Topology(1, device=FEW))
     assert caught.value.code == "TL303"
     assert caught.value.message == f"`{tensor}` is split at run time and cannot be signalled so"
     assert caught.value.why == f"the number of tiles of a run-time split is known on the device only: {why}"

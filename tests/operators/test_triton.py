@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.problems import part
+from tests.operators.problems import Problem, alone, assert_as_torch, each, split
 from tests.selection import table
 from tilelink import copy_engine, sms
 from tilelink.ir.schedule import Placement
@@ -51,14 +51,9 @@ def test_loops_and_branches(times: int) -> None:
     want = x * 2 ** (times + 2)
     for _ in range(3):
         want = torch.where(want > 1.5, want / 2, want)
-    operator = halving.schedule(gather=sms(1, M=8), halved=sms(M=8, K=16))
-
-    def main() -> torch.Tensor:
-        mine = x[part(29, tilelink.rank(), RANKS)]
-        return operator(mine, M=29, times=times, least=1.5)
-
-    for got in tilelink.launch(main, RANKS):
-        torch.testing.assert_close(got, -want if times % 2 else want)
+    given = {"M": 29, "times": times, "least": 1.5}
+    problem = Problem(each(split(x, RANKS)), [(-want if times % 2 else want,)] * RANKS, given)
+    assert_as_torch(halving.schedule(gather=sms(1, M=8), halved=sms(M=8, K=16)), problem)
 
 
 @tilelink.operator("M/R e k -> M e k")
@@ -71,14 +66,7 @@ def gathered(x: Any) -> Any:
 )
 def test_axes_that_are_walked_singly_move_too(placement: Placement) -> None:
     x = torch.randn(11, 2, 3)
-    operator = gathered.schedule(gather=placement)
-
-    def main() -> torch.Tensor:
-        mine = x[part(11, tilelink.rank(), RANKS)].contiguous()
-        return operator(mine, M=11)
-
-    for got in tilelink.launch(main, RANKS):
-        torch.testing.assert_close(got, x)
+    assert_as_torch(gathered.schedule(gather=placement), Problem(each(split(x, RANKS)), [(x,)] * RANKS, {"M": 11}))
 
 
 @tilelink.program("M K -> M K")
@@ -93,16 +81,11 @@ def moved_down(x: Any, out: Any, *, by: int) -> None:
     tl.tile_store(out, (m, k), tl.tile_load(x, (at, k)) + begin)
 
 
-@tilelink.operator("M K -> M K")
-def moving_down(x: Any, *, by: int) -> Any:
-    return moved_down(x, by=by)
-
-
 @table("by", [1, 3])
 def test_a_name_of_positions_may_change(by: int) -> None:
     x = torch.arange(50.0).view(10, 5)
     want = torch.cat([torch.zeros(by, 5), x[:-by]]) + (torch.arange(10) // 4 * 4 + (100 if by > 2 else 0))[:, None]
-    assert torch.equal(moving_down.schedule(moved_down=sms(M=4, K=8))(x, by=by), want)
+    assert torch.equal(alone(moved_down).schedule(moved_down=sms(M=4, K=8))(x, by=by), want)
 
 
 LIMIT, NAMED = 3, "far"
@@ -139,6 +122,5 @@ def test_constants_to_the_left_and_sums_of_truth_values() -> None:
     at = torch.arange(1, 7)
     more = torch.where(at > 3, at, 0) + torch.fmod(3 - at, 4) + torch.where(at > 2, 10, 20) + 100 * (at >= 3)
     sign = torch.tensor([-1, -1, 1, 1, -1, -1])
-    for got in tilelink.launch(lambda: constants_and_bits(x), RANKS):
-        torch.testing.assert_close(got[0], x + more[:, None])
-        torch.testing.assert_close(got[1], x * sign[:, None])
+    wanted = (x + more[:, None], x * sign[:, None])
+    assert_as_torch(constants_and_bits, Problem([(x,)] * RANKS, [wanted] * RANKS))

@@ -9,8 +9,8 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.against_torch import split
-from tilelink import Operator, TilelinkError, sms
+from tests.operators.problems import Problem, assert_solves, each, random, split, told
+from tilelink import Operator, sms
 from tilelink.frontend.program import Program
 from tilelink.ops.programs import gather
 
@@ -78,20 +78,18 @@ def summed(program: Program) -> Operator:
 
 @pytest.mark.parametrize("program", [all_and_mine, mine_and_all, waits_for_all], ids=lambda p: p.name)
 def test_each_loop_walks_its_own(program: Program) -> None:
-    x = torch.randn(ROWS, 8, generator=torch.Generator().manual_seed(0))
+    x = random(ROWS, 8)
     shards, operator = split(x, RANKS), summed(program)
     assert operator.verify(shards[0], ranks=RANKS, M=ROWS).ok
-    results = tilelink.launch(lambda: operator(shards[tilelink.rank()], M=ROWS), RANKS, races=True)
-    for got, shard in zip(results, shards, strict=True):
-        torch.testing.assert_close(got, x.sum(0) + shard.sum(0))
+    wanted = [x.sum(0) + shard.sum(0) for shard in shards]
+    assert_solves(operator, [Problem(each(shards), each(wanted), {"M": ROWS})])
 
 
 def test_a_walk_over_a_part_is_not_one_over_all() -> None:
     verdict = summed(waits_for_its_own).verify(torch.empty(8, 8), ranks=RANKS, M=16)
-    assert isinstance(verdict.error, TilelinkError)
-    assert verdict.error.code == "TL602"
-    assert verdict.error.message == "`rows` is read and no wait covers it"
-    assert verdict.error.hint == "write `tl.consumer_tile_wait(rows, (m, n))` before it"
+    code, message, _, hint = told(verdict.error)
+    assert (code, message) == ("TL602", "`rows` is read and no wait covers it")
+    assert hint == "write `tl.consumer_tile_wait(rows, (m, n))` before it"
     assert verdict.counterexample is not None
     assert verdict.counterexample.kind == "race"
 

@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.operators.problems import alone, told
 from tests.selection import table
 from tilelink.nn import functional
 from tilelink.ops import ag_gemm
@@ -72,22 +73,17 @@ def where(mask: Any, x: Any, out: Any) -> None:
     tl.producer_tile_notify(out, (m, n))
 
 
-@tilelink.operator("M N u8, M N -> M N")
-def masked(mask: Any, x: Any) -> Any:
-    return where(mask, x)
-
-
 def test_truth_values_are_bytes_to_a_program() -> None:
     mask, x = torch.rand(5, 7) < 0.5, torch.randn(5, 7)
     assert 0 < mask.sum() < mask.numel()
-    found = tilelink.launch(lambda: (masked(mask, x), masked(mask.byte(), x), masked(mask.t().contiguous().t(), x)), 2)
-    for each in (out for outs in found for out in outs):
-        assert torch.equal(each, torch.where(mask, x, 0))
+    for given in (mask, mask.byte(), mask.t().contiguous().t()):
+        for out in alone(where)([given] * 2, [x] * 2):
+            assert torch.equal(out, torch.where(mask, x, 0))
 
 
 def test_products_of_bytes_wrap_as_those_of_torch() -> None:
     x, w = torch.full((16, 64), 3, dtype=torch.int8), torch.full((64, 16), 3, dtype=torch.int8)
-    for found in tilelink.launch(lambda: ag_gemm(x, w), 2):
+    for found in ag_gemm([x] * 2, [w] * 2):
         assert torch.equal(found, torch.cat([x, x]) @ w)
         assert found[0, 0] == 3 * 3 * 64 - 512
 
@@ -96,7 +92,7 @@ def test_products_of_bytes_wrap_as_those_of_torch() -> None:
 def test_what_torch_calls_contiguous_needs_no_copy(shape: tuple[int, int], strides: tuple[int, int]) -> None:
     """An axis of one element has any stride, and an empty tensor any strides, as of a row that was turned."""
     x, w = torch.empty_strided(shape, strides).fill_(2), torch.ones(shape[1], 3)
-    for found in tilelink.launch(lambda: ag_gemm(x, w), 2):
+    for found in ag_gemm([x] * 2, [w] * 2):
         assert torch.equal(found, torch.cat([x, x]) @ w)
 
 
@@ -124,8 +120,6 @@ def summed(x: Any) -> Any:
 
 
 def test_a_store_where_a_push_was_meant() -> None:
-    error = summed.verify(torch.ones(8, 8), ranks=2).error
-    assert error is not None
-    assert (error.code, error.hint) == ("TL604", "push what other ranks are to have: `tl.tile_push_data(dst, ...)`")
-    assert error.why is not None
-    assert error.why.endswith("on rank 0; other ranks store that, each in memory of its own")
+    code, _, why, hint = told(summed.verify(torch.ones(8, 8), ranks=2).error)
+    assert (code, hint) == ("TL604", "push what other ranks are to have: `tl.tile_push_data(dst, ...)`")
+    assert str(why).endswith("on rank 0; other ranks store that, each in memory of its own")

@@ -12,7 +12,7 @@ import tilelink
 from tests.operators.placements import PLACEMENTS, Placed
 from tests.operators.problems import AG, RS
 from tests.selection import cases, table
-from tilelink import Operator, copy_engine, fused, sms
+from tilelink import copy_engine, fused, sms
 from tilelink.ir.plan import Layout
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, gemm_rs
@@ -41,11 +41,6 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def call(op: Operator, number: int) -> None:
-    me = tilelink.rank()
-    CALLS[number].assert_on(me, op(*CALLS[number].tensors[me], M=CALLS[number].sizes[0][1]))
-
-
 def test_a_cached_call_takes_no_memory_and_does_not_meet(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[str] = []
     for name in ("barrier", "agree"):
@@ -57,11 +52,11 @@ def test_a_cached_call_takes_no_memory_and_does_not_meet(taken: list[int], monke
         )
 
     def main() -> tuple[int, int]:
-        call(AG_OP, 1)
+        CALLS[1].solve(AG_OP)
         before = len(taken), len(met)
         require().backend.barrier()
         for number in (1, 1, 1):
-            call(AG_OP, number)
+            CALLS[number].solve(AG_OP)
         return len(taken) - before[0], len(met) - before[1]
 
     # The barrier of either rank may fall between.
@@ -71,7 +66,7 @@ def test_a_cached_call_takes_no_memory_and_does_not_meet(taken: list[int], monke
 def test_growing_takes_memory_once_per_size_beyond(taken: list[int]) -> None:
     def main() -> None:
         for number in (0, 1, 2, 0, 1):
-            call(AG_OP, number)
+            CALLS[number].solve(AG_OP)
 
     tilelink.launch(main, 2)
     assert len(taken) == 2 * 2 * 2  # on two ranks, symmetric and plain, for the first call and for the larger one
@@ -79,11 +74,11 @@ def test_growing_takes_memory_once_per_size_beyond(taken: list[int]) -> None:
 
 def test_what_is_reserved_with_arguments_is_taken_at_once(taken: list[int]) -> None:
     def main() -> int:
-        AG_OP.reserve(*CALLS[0].tensors[tilelink.rank()], M=64)
+        AG_OP.reserve(*CALLS[0].inputs[tilelink.rank()], M=64)
         require().backend.barrier()
         before = len(taken)
         for number in (0, 1, 2):
-            call(AG_OP, number)
+            CALLS[number].solve(AG_OP)
         return len(taken) - before
 
     assert tilelink.launch(main, 2) == [0, 0]
@@ -96,7 +91,7 @@ def test_what_is_reserved_by_size_alone_is_taken_at_the_first_call(taken: list[i
         AG_OP.reserve(M=16)
         assert taken == []
         for number in (0, 1, 2):
-            call(AG_OP, number)
+            CALLS[number].solve(AG_OP)
 
     tilelink.launch(main, 2)
     assert len(taken) == 2 * 2
@@ -106,9 +101,8 @@ def test_a_group_has_a_capacity_of_its_own(taken: list[int]) -> None:
     def main() -> None:
         group = tilelink.group([0, 1])
         AG_OP.reserve(M=64, group=group)
-        me = tilelink.rank(group)
         for number in (0, 1):
-            AG_OP(*CALLS[number].tensors[me], M=CALLS[number].sizes[0][1], group=group)
+            CALLS[number].solve(AG_OP, group)
 
     tilelink.launch(lambda: main() if tilelink.rank() < 2 else None, 3)
     assert len(taken) == 2 * 2
@@ -154,11 +148,9 @@ def test_after_closing_the_next_call_starts_anew(taken: list[int]) -> None:
     def main() -> int:
         with RS_OP as op:
             for salt in range(3):
-                c = RS.call(32, 32, 32, 2, torch.float32, salt=salt)
-                c.assert_on(tilelink.rank(), op(*c.tensors[tilelink.rank()]))
+                RS.call(32, 32, 32, 2, torch.float32, salt=salt).solve(op)
         left = len(require().workspaces)
-        c = RS.call(32, 32, 32, 2, torch.float32)
-        c.assert_on(tilelink.rank(), RS_OP(*c.tensors[tilelink.rank()]))
+        RS.call(32, 32, 32, 2, torch.float32).solve(RS_OP)
         RS_OP.close()
         RS_OP.close()
         return left
@@ -175,15 +167,15 @@ def test_without_memory_to_grow_the_next_call_starts_anew(taken: list[int], monk
         raise torch.OutOfMemoryError(f"{nbytes} bytes")
 
     def main() -> None:
-        call(AG_OP, 0)
+        CALLS[0].solve(AG_OP)
         require().backend.barrier()
         monkeypatch.setattr(SimulatedBackend, "arena", full)
         with pytest.raises(torch.OutOfMemoryError):
-            call(AG_OP, 1)
+            CALLS[1].solve(AG_OP)
         require().backend.barrier()
         monkeypatch.setattr(SimulatedBackend, "arena", room)
         before = len(taken)
-        call(AG_OP, 0)
+        CALLS[0].solve(AG_OP)
         assert len(taken) > before
 
     tilelink.launch(main, 2)
@@ -193,13 +185,13 @@ def test_memory_that_a_graph_holds_outlives_growth() -> None:
     """A replay goes on in the old workspace, whatever calls take meanwhile."""
 
     def main() -> list[bool]:
-        call(AG_OP, 0)
+        CALLS[0].solve(AG_OP)
         (held,) = require().workspaces.values()
         if tilelink.rank() == 0:
             held.replayed.add("a graph's call")
-        call(AG_OP, 1)
+        CALLS[1].solve(AG_OP)
         kept = not held.closed
-        call(AG_OP, 0)
+        CALLS[0].solve(AG_OP)
         AG_OP.close()
         return [kept, held.closed]
 

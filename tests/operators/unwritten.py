@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tilelink.ops.programs import move
 
 LIMIT = 2
 WORD = "b"
@@ -415,19 +416,8 @@ def partial_but_for_a_column(x: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), value, mask=(value > 0) & (tl.tile_range(out, n)[None, :] < tl.size(out, 1) - 1))
 
 
-@tilelink.program("M/R N, M N")
-def to_owners(src: Any, dst: Any) -> None:
-    m, n = tl.tile_id(src)
-    tl.tile_push_data(dst, (m, n), tl.tile_load(src, (m, n)))
-    tl.producer_tile_notify(dst, (m, n))
-
-
-@tilelink.program("M N, M/R N")
-def back_from_owners(there: Any, back: Any) -> None:
-    m, n = tl.tile_id(there)
-    tl.consumer_tile_wait(there, (m, n))
-    tl.tile_push_data(back, (m, n), tl.tile_load(there, (m, n)))
-    tl.producer_tile_notify(back, (m, n))
+to_owners = tilelink.program("M/R N, M N", name="to_owners")(move)
+back_from_owners = tilelink.program("M N, M/R N", name="back_from_owners")(move)
 
 
 @tilelink.operator("M/R N -> M/R N")

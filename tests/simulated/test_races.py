@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import tilelink
-from tests.operators.problems import AG, RS, Kind, assert_results
+from tests.operators.problems import AG, RS, Kind, assert_solves
 from tests.simulated.breaking import Break, Edit, breaking, changed, dropped, moved
 from tilelink import Operator, copy_engine, sms
 from tilelink.ops import ag_gemm, gemm_rs
@@ -40,17 +39,10 @@ def rung() -> Operator:
     return gemm_rs.schedule(scatter=copy_engine(M=16), matmul=sms(**TILES), reduce=sms(M=16, N=16))
 
 
-def assert_right(
-    operator: Operator, kind: Kind, seed: int, *, races: bool = True, delayed_stores: bool = False
-) -> None:
+def assert_right(operator: Operator, kind: Kind, seed: int, **options: bool) -> None:
     """Two calls of two ranks."""
     calls = [kind.call(40, 32, 32, 2, torch.bfloat16, salt=salt) for salt in range(2)]
-
-    def main() -> list[torch.Tensor]:
-        me = tilelink.rank()
-        return [operator(*c.tensors[me], **dict(c.sizes)) for c in calls]
-
-    assert_results(tilelink.launch(main, 2, seed=seed, races=races, delayed_stores=delayed_stores), calls)
+    assert_solves(operator, calls, seed=seed, **options)
 
 
 @dataclass(frozen=True)
