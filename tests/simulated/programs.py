@@ -1,5 +1,6 @@
 """Rank programs that several tests run: the two emitted files, with everything they need around them."""
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -143,7 +144,21 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
     return main
 
 
-HEARD = "if used >= tl.load(heard_at + worker):"
+def numbers(shape: tuple[int, ...], dtype: torch.dtype, call: int, rank: int) -> torch.Tensor:
+    """Small whole ones, of which sums are exact."""
+    generator = torch.Generator().manual_seed(100 * call + rank)
+    return torch.randint(-8, 9, shape, generator=generator).to(dtype)
+
+
+def called(text: str) -> list[str]:
+    """The SHMEM functions that the steps' functions of an emitted file call, in order."""
+    functions = [f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef) and f.name != "call_entry"]
+    found = [n.func for f in functions for n in ast.walk(f) if isinstance(n, ast.Call)]
+    return [n.attr for n in found if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "shmem"]
+
+
+HEARD_AT = "tl.load(heard_at + worker)"
+HEARD = f"if used >= {HEARD_AT}:"
 """How a epoch-signalled call asks whether its slot was used in the call before."""
 RACE, STANDSTILL = "TL507", "TL501"
 

@@ -10,7 +10,9 @@ import triton
 
 import tilelink
 import tilelink.language as tl
+from tests.operators.problems import alone
 from tilelink import sms
+from tilelink.frontend.program import Program
 
 
 @tilelink.program("M N -> M N")
@@ -29,16 +31,11 @@ def normalized(x: Any, out: Any) -> None:
     tl.tile_store(out, m, (tl.tile_load(x, m) - mean[:, None]) * scale[:, None])
 
 
-@tilelink.operator("M N -> M N")
-def layer_norm(x: Any) -> Any:
-    return normalized(x)
-
-
 @pytest.mark.parametrize("columns", [1, 7, 8, 33, 100])
 @pytest.mark.parametrize("rows", [None, 4])
 def test_a_tile_that_is_a_whole_axis_has_lanes_past_its_end(columns: int, rows: int | None) -> None:
     x = torch.randn(9, columns)
-    op = layer_norm if rows is None else layer_norm.schedule(normalized=sms(M=rows))
+    op = alone(normalized) if rows is None else alone(normalized).schedule(normalized=sms(M=rows))
     torch.testing.assert_close(op([x])[0], torch.nn.functional.layer_norm(x, (columns,)), rtol=1e-4, atol=1e-4)
 
 
@@ -50,17 +47,12 @@ def looked_up(table: Any, ids: Any, rows: Any, sums: Any) -> None:
     tl.tile_store(sums, c, tl.sum(found, 1))
 
 
-@tilelink.operator("V N/R, C i32 -> C N/R, C")
-def lookup(table: Any, ids: Any) -> Any:
-    return looked_up(table, ids)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("columns", [1, 5, 8, 11])
 def test_a_whole_axis_that_is_split_is_this_ranks_part(ranks: int, columns: int) -> None:
     tables = [torch.randn(5, columns) for _ in range(ranks)]
     ids = torch.tensor([4, 0, 2], dtype=torch.int32)
-    for (rows, sums), table in zip(lookup(tables, [ids] * ranks, N=ranks * columns), tables, strict=True):
+    for (rows, sums), table in zip(alone(looked_up)(tables, [ids] * ranks, N=ranks * columns), tables, strict=True):
         torch.testing.assert_close(rows, table[ids.long()])
         torch.testing.assert_close(sums, table[ids.long()].sum(1))
 
@@ -75,13 +67,8 @@ def of_part(x: Any, out: Any) -> None:
     tl.tile_store(out, m, total)
 
 
-@tilelink.operator("M N/R -> M")
-def sums_of_parts(x: Any) -> Any:
-    return of_part(x)
-
-
 def test_the_end_of_a_tile_says_what_counts_of_a_part() -> None:
-    assert [out.tolist() for out in sums_of_parts([torch.zeros(2, 5)] * 3, N=15)] == [[5.0, 5.0]] * 3
+    assert [out.tolist() for out in alone(of_part)([torch.zeros(2, 5)] * 3, N=15)] == [[5.0, 5.0]] * 3
 
 
 @tilelink.program("M N -> M")
@@ -90,13 +77,9 @@ def least(x: Any, out: Any) -> None:
     tl.tile_store(out, m, tl.min(tl.tile_load(x, m, other=float("inf")), 1))
 
 
-@tilelink.operator("M N -> M")
-def least_of_rows(x: Any) -> Any:
-    return least(x)
-
-
 def test_integers_have_no_infinity() -> None:
     x = torch.full((1, 3), 5)
+    least_of_rows = alone(least)
     assert least_of_rows([x.float()])[0].tolist() == [5.0]
     for dtype, wanted in ((torch.int8, "other=127"), (torch.int32, "other=2147483647"), (torch.uint8, "other=255")):
         with pytest.raises(tilelink.TilelinkError, match="TL337") as caught:
@@ -154,15 +137,10 @@ def below_the_greatest(x: Any, start: Any, out: Any) -> None:
     tl.tile_store(out, (p, n), v - tl.max(v, 0)[None, :])
 
 
-@tilelink.operator("P/start N, e+1 i32 offsets -> P/start N")
-def of_segments(x: Any, start: Any) -> Any:
-    return below_the_greatest(x, start)
-
-
 def test_what_is_taken_together_of_segments_hangs_on_the_schedule() -> None:
     start = torch.tensor([0, 5, 40], dtype=torch.int32)
     with pytest.raises(tilelink.TilelinkError, match=r"TL336: .* has as many of them as `start` says"):
-        of_segments([torch.arange(40.0)[:, None]], [start])
+        alone(below_the_greatest)([torch.arange(40.0)[:, None]], [start])
 
 
 @tilelink.program("M N/R -> M")
@@ -243,37 +221,33 @@ def at_least(x: Any, out: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "signature", "code"),
+    ("program", "code"),
     [
-        (by_the_axis, "M N/R -> M", "TL143"),
-        (from_the_end, "M N -> M N", "TL143"),
-        (decided, "M N -> M N", "TL336"),
-        (as_often_as_all_need, "M N -> M N", "TL336"),
-        (mean_of_means, "M N -> M", "TL336: what is stored hangs on the tiles of `N`, and `mean_of_means` has 3"),
-        (both, "M N -> M N", "TL142: `and`"),
-        (neither, "M N -> M N", "TL142: `not`"),
-        (at_least, "M N -> M N", "TL142: `max`"),
+        (by_the_axis, "TL143"),
+        (from_the_end, "TL143"),
+        (decided, "TL336"),
+        (as_often_as_all_need, "TL336"),
+        (mean_of_means, "TL336: what is stored hangs on the tiles of `N`, and `mean_of_means` has 3"),
+        (both, "TL142: `and`"),
+        (neither, "TL142: `not`"),
+        (at_least, "TL142: `max`"),
     ],
 )
-def test_what_would_be_another_number_is_refused(program: Any, signature: str, code: str) -> None:
-    def called(x: Any) -> Any:
-        return program(x)
-
-    op = tilelink.operator(signature, name="called")(called).schedule({program.name: sms(M=16)})
-    op = op.schedule({program.name: sms(M=16, N=16)}) if "TL336" in code else op
-    given: dict[str, Any] = {"N": 80} if "N/R" in signature else {}
+def test_what_would_be_another_number_is_refused(program: Program, code: str) -> None:
+    op = alone(program).schedule({program.name: sms(M=16, N=16) if "TL336" in code else sms(M=16)})
+    given: dict[str, Any] = {"N": 80} if "N/R" in str(program.signature) else {}
     with pytest.raises(tilelink.TilelinkError, match=code):
         op([torch.ones(4, 40)] * 2, **given)
 
 
 def test_a_walk_of_one_tile_says_nothing_about_others() -> None:
-    op = tilelink.operator("M N -> M", name="called")(lambda x: mean_of_means(x)).schedule(mean_of_means=sms(M=4, N=64))
+    op = alone(mean_of_means).schedule(mean_of_means=sms(M=4, N=64))
     x = torch.rand(5, 40)
     torch.testing.assert_close(op([x])[0], x.mean(1))
 
 
 def test_a_loop_that_goes_on_for_all_may_change_each_by_itself() -> None:
-    op = tilelink.operator("M N -> M N", name="called")(lambda x: as_often_as_each_needs(x))
+    op = alone(as_often_as_each_needs)
     x = 8 * torch.rand(5, 6)
     want = x.clone()
     while (want > 0.5).any():
@@ -290,5 +264,5 @@ def likeliest(x: Any, out: Any) -> None:
 
 def test_rows_past_an_edge_may_be_no_numbers() -> None:
     x = torch.randn(5, 8)
-    op = tilelink.operator("M N -> M i32", name="called")(lambda x: likeliest(x)).schedule(likeliest=sms(M=4))
+    op = alone(likeliest).schedule(likeliest=sms(M=4))
     assert torch.equal(op([x])[0], x.argmax(1).int())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 from typing import Any
 
 import pytest
@@ -12,16 +13,15 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.selection import table
-from tests.simulated.breaking import Break, breaking, changed
-from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
-from tilelink import TilelinkError
+from tests.simulated.breaking import Break, Edit, breaking, changed
+from tests.simulated.programs import HEARD, HEARD_AT, RACE, STANDSTILL, one_slot_again
+from tilelink import Operator, TilelinkError
 from tilelink.ops import all_reduce, all_reduce_one_shot, gemm_rs
 from tilelink.runtime.session import require
 
 __all__ = ["breaking"]
 
 RANKS, CALLS = 3, 9
-with_flags = all_reduce_one_shot.schedule(ll=False)
 
 
 def slots_used_again(seed: int) -> list[tuple[bool, int]]:
@@ -52,35 +52,56 @@ def test_brief_calls_among_others(seed: int, captured: bool) -> None:
         assert right == [True] * CALLS
 
 
+def loaded_as_it_is(text: str) -> str:
+    made = re.sub(
+        r"shmem\.ll_load\((.*), epoch, (.*), tl\.float32\)", r"tl.load(\1, mask=\2, other=0).to(tl.float32)", text
+    )
+    assert made != text
+    return made
+
+
+WITH_WORDS, WITH_FLAGS = all_reduce_one_shot, all_reduce_one_shot.schedule(ll=False)
 BROKEN = {
-    "no credit": (changed(HEARD, "if used < 0:"), RACE),
-    "a credit too early": (changed(HEARD, "if used > tl.load(heard_at + worker):"), RACE),
-    "heard before it was": (changed("tl.load(heard_at + worker)", "tl.load(heard_at + worker) + 1"), RACE),
-    "a wait for the call before": (changed("shmem.CMP_GE, epoch, q_each", "shmem.CMP_GE, epoch - 1, q_each"), RACE),
-    "a call that is not counted": (changed("tl.load(epoch_at + worker) + 1", "tl.load(epoch_at + worker)"), STANDSTILL),
-}
+    "flags, no credit": (WITH_FLAGS, changed(HEARD, "if used < 0:"), RACE),
+    "flags, a credit too early": (WITH_FLAGS, changed(HEARD, "if used > tl.load(heard_at + worker):"), RACE),
+    "flags, heard before it was": (WITH_FLAGS, changed(HEARD_AT, f"{HEARD_AT} + 1"), RACE),
+    "flags, a wait for the call before": (
+        WITH_FLAGS, changed("shmem.CMP_GE, epoch, q_each", "shmem.CMP_GE, epoch - 1, q_each"), RACE
+    ),
+    "flags, a call that is not counted": (
+        WITH_FLAGS, changed("tl.load(epoch_at + worker) + 1", "tl.load(epoch_at + worker)"), STANDSTILL
+    ),
+    "words, no credit": (WITH_WORDS, changed(HEARD, "if used < 0:"), STANDSTILL),
+    "words, a credit too early": (WITH_WORDS, changed(HEARD, "if used > tl.load(heard_at + worker):"), STANDSTILL),
+    "words, heard before it was": (WITH_WORDS, changed(HEARD_AT, f"{HEARD_AT} + 1"), STANDSTILL),
+    "words of the call before": (WITH_WORDS, changed(", epoch, tl.float32", ", epoch - 1, tl.float32"), STANDSTILL),
+    "words, a wait for the call after": (WITH_WORDS, changed(", epoch, m_in", ", epoch + 1, m_in"), STANDSTILL),
+    "words, a wait for the call before": (WITH_WORDS, changed(", epoch, m_in", ", epoch - 1, m_in"), RACE),
+    "words, no wait": (WITH_WORDS, Edit(loaded_as_it_is), RACE),
+}  # fmt: skip
 
 
-def test_a_slot_in_calls_that_follow_one_another() -> None:
+@pytest.mark.parametrize("operator", [WITH_FLAGS, WITH_WORDS], ids=["flags", "words"])
+def test_a_slot_in_calls_that_follow_one_another(operator: Operator) -> None:
     """Without a race, and with the sums of each call."""
-    found = tilelink.launch(lambda: one_slot_again(with_flags), RANKS, straggler=0, races=True)
+    found = tilelink.launch(lambda: one_slot_again(operator), RANKS, straggler=0)
     assert found == [[3.0, 6.0, 9.0, 12.0]] * RANKS
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
-    edit, code = BROKEN[name]
+    operator, edit, code = BROKEN[name]
     breaking(edit)
-    unknown = with_flags.schedule(slots=2)
+    unknown = operator.schedule(slots=2)
     with pytest.raises(TilelinkError) as caught:
-        tilelink.launch(lambda: one_slot_again(unknown), RANKS, straggler=0, races=True)
+        tilelink.launch(lambda: one_slot_again(unknown), RANKS, straggler=0)
     assert caught.value.code == code
 
 
 def test_nobody_ends_a_brief_call() -> None:
     """And nobody keeps what flags come to."""
     functions = [
-        f for f in ast.parse(with_flags.source(torch.empty(1, 64), ranks=2)).body if isinstance(f, ast.FunctionDef)
+        f for f in ast.parse(WITH_FLAGS.source(torch.empty(1, 64), ranks=2)).body if isinstance(f, ast.FunctionDef)
     ]
     assert [f.name for f in functions] == ["call_entry", "exchange"]
     assert not {"inbox_expected", "through_at"} & {a.arg for f in functions for a in f.args.args}

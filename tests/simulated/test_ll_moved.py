@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import pytest
 import torch
 
 import tilelink
-import tilelink.language as tl
 from tests.selection import table
-from tilelink import Operator, TilelinkError, ops
+from tests.simulated.programs import called, numbers
+from tilelink import Operator, ops
 from tilelink.ops.all_reduce import pushed as two_shots
-from tilelink.ops.programs import gather, keep
-from tilelink.runtime.simulated import StandstillError
+from tilelink.ops.programs import fetch, gather, keep
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 RANKS = 3
@@ -87,11 +85,6 @@ def test_not_what_peers_take() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs
-def numbers(shape: tuple[int, ...], dtype: torch.dtype, call: int, rank: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * call + rank)
-    return torch.randint(-8, 9, shape, generator=generator).to(dtype)
-
-
 SHAPES = [((4, 64), BF16), ((7, 96), F16), ((3, 33), F32), ((1, 2), BF16), ((5, 3, 14), F16), ((4, 33), BF16)]
 """Ragged parts, some of them empty; and one that is signalled."""
 
@@ -128,25 +121,13 @@ def test_what_arrives(ranks: int, policy: str, delayed: bool) -> None:
     assert found == [[True] * 2 * len(SHAPES)] * ranks
 
 
+gather_columns = tilelink.program("M N/R -> M N", name="gather_columns")(fetch)
+keep_columns = tilelink.program("M N -> M N", name="keep_columns")(fetch)
+
+
 @tilelink.operator("M N/R -> M N", name="columns_of_all")
 def columns_of_all(x: Any) -> Any:
     return keep_columns(gather_columns(x))
-
-
-@tilelink.program("M N/R -> M N")
-def gather_columns(shard: Any, columns: Any) -> None:
-    tile = tl.tile_id(columns)
-    tl.consumer_tile_wait(shard, tile)
-    tl.tile_pull_data(columns, tile, source=shard)
-    tl.producer_tile_notify(columns, tile)
-
-
-@tilelink.program("M N -> M N")
-def keep_columns(shard: Any, columns: Any) -> None:
-    tile = tl.tile_id(columns)
-    tl.consumer_tile_wait(shard, tile)
-    tl.tile_pull_data(columns, tile, source=shard)
-    tl.producer_tile_notify(columns, tile)
 
 
 @pytest.mark.parametrize(("columns", "words"), [(8, True), (7, False)])
@@ -161,50 +142,9 @@ def test_runs_inside_rows(columns: int, words: bool) -> None:
         assert torch.equal(y, torch.cat(x, 1))
 
 
-def called(text: str) -> list[str]:
-    """The SHMEM functions of the steps' functions, in order."""
-    functions = [f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef) and f.name != "call_entry"]
-    found = [n.func for f in functions for n in ast.walk(f) if isinstance(n, ast.Call)]
-    return [n.attr for n in found if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "shmem"]
-
-
 def test_nothing_is_signalled() -> None:
     x = torch.empty(6, 64, dtype=BF16)
     assert called(ops.all_gather.source(x, ranks=RANKS)) == ["ptr", "ll_store_block", "ll_load_block"]
     assert called(two_shots.source(x, ranks=RANKS)) == [
         "ptr", "ll_store_block", "ll_pack", "ll_load", "ptr", "ll_load_block",
     ]  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------------------- reports
-def stays_away() -> None:
-    """Rank 1, from the second call."""
-    for _ in range(2 - tilelink.rank()):
-        ops.all_gather(torch.ones(2, 64, dtype=BF16))
-
-
-def test_who_waits_for_words_names_the_first_that_is_missing() -> None:
-    """The tile is of both ranks' rows."""
-    with pytest.raises(StandstillError) as caught:
-        tilelink.launch(stays_away, 2)
-    waiting = next(w for w in caught.value.waiting if (w.rank, w.worker) == (0, 0))
-    assert waiting.awaits == "all_gather_pushed_gather_rows[64] is of call 0, waits until it is of call 2"
-    assert waiting.loc is not None
-    assert waiting.loc.source_line().strip() == "tl.tile_pull_data(rows, tile, source=shard)"
-
-
-def test_a_wait_for_words_ends_by_its_limit() -> None:
-    """The report says where in the tensor, and whose."""
-
-    def main() -> str:
-        try:
-            stays_away()
-        except TilelinkError as error:
-            return str(error)
-        return ""
-
-    said = tilelink.launch(main, 2, watchdog=1.0)[0].splitlines()
-    assert said[0] == (
-        "TL470: rank 0 gave up waiting in `all_gather_pushed.keep` after 1.0 s: worker 0, tile [M 0:4, _0 0:64], "
-        "`all_gather_pushed_gather_rows` from [2, 0] on, of rank 1: seen 0, expected 2"
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import Any
 
 import pytest
@@ -11,19 +9,17 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.frontend.harness import run_cell
 from tests.selection import table
-from tests.simulated.breaking import Break, Edit, breaking, changed
-from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
+from tests.simulated.programs import called, numbers
 from tilelink import Operator, TilelinkError
 from tilelink.cost import H200
 from tilelink.ir.plan import LL_MOST
 from tilelink.ir.topology import Device, Topology
-from tilelink.ops import all_reduce_one_shot, all_reduce_two_shot, gemm_ar_one_shot
+from tilelink.ops import all_gather, all_reduce_one_shot, all_reduce_two_shot, gemm_ar_one_shot
 from tilelink.ops.all_reduce_one_shot import exchange
 from tilelink.runtime.session import require
 from tilelink.runtime.simulated import Recorder, StandstillError
-
-__all__ = ["breaking"]
 
 RANKS = 3
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -97,70 +93,38 @@ def test_all_or_none(dtype: str, words: set[str]) -> None:
     assert words_of(operator, torch.empty(2, 64), ranks=2) == words
 
 
+EXCHANGE = """import tilelink
+import tilelink.language as tl
+
+
 @tilelink.program("R/R M N, R M N once -> M N")
-def masked(x: Any, inbox: Any, out: Any) -> None:
+def {name}(x, inbox, out):
     s, m, n = tl.tile_id(x)
     tile = tl.tile_load(x, (s, m, n))
-    tl.tile_push_data(inbox, (s, m, n), tile, mask=tile > 0)
+    tl.tile_push_data(inbox, (s, m, n), {pushed})
     tl.producer_tile_notify(inbox, (s, m, n))
     acc = tl.zeros(tl.tile_shape(x), tl.float32)
     for q in tl.tiles(inbox, axis=0):
         tl.consumer_tile_wait(inbox, (q, m, n))
-        acc += tl.tile_load(inbox, (q, m, n))
+{between}        acc += tl.tile_load(inbox, (q, m, n){filled})
     tl.tile_store(out, (m, n), acc)
+"""
 
 
-@tilelink.program("R/R M N, R M N -> M N")
-def one_for_all(x: Any, inbox: Any, out: Any) -> None:
-    """What is pushed is no block."""
-    s, m, n = tl.tile_id(x)
-    tl.tile_push_data(inbox, (s, m, n), 1.0)
-    tl.producer_tile_notify(inbox, (s, m, n))
-    acc = tl.zeros(tl.tile_shape(x), tl.float32)
-    for q in tl.tiles(inbox, axis=0):
-        tl.consumer_tile_wait(inbox, (q, m, n))
-        acc += tl.tile_load(inbox, (q, m, n))
-    tl.tile_store(out, (m, n), acc)
+def exchanging(name: str, pushed: str = "tile", between: str = "", filled: str = "") -> Any:
+    """`exchange` in other words."""
+    return run_cell(EXCHANGE.format(name=name, pushed=pushed, between=between, filled=filled))[name]
 
 
-@tilelink.program("R/R M N, R M N -> M N")
-def waits_first(x: Any, inbox: Any, out: Any) -> None:
-    """Whether a wait has a load of its own tile is not to be seen."""
-    s, m, n = tl.tile_id(x)
-    tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
-    tl.producer_tile_notify(inbox, (s, m, n))
-    acc = tl.zeros(tl.tile_shape(x), tl.float32)
-    for q in tl.tiles(inbox, axis=0):
-        tl.consumer_tile_wait(inbox, (q, m, n))
-    for q in tl.tiles(inbox, axis=0):
-        acc += tl.tile_load(inbox, (q, m, n))
-    tl.tile_store(out, (m, n), acc)
-
-
-@tilelink.program("R/R M N, R M N -> M N")
-def filled(x: Any, inbox: Any, out: Any) -> None:
-    """Lanes past the edge are not 0."""
-    s, m, n = tl.tile_id(x)
-    tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
-    tl.producer_tile_notify(inbox, (s, m, n))
-    acc = tl.zeros(tl.tile_shape(x), tl.float32)
-    for q in tl.tiles(inbox, axis=0):
-        tl.consumer_tile_wait(inbox, (q, m, n))
-        acc += tl.tile_load(inbox, (q, m, n), other=1.0)
-    tl.tile_store(out, (m, n), acc)
-
-
-@tilelink.program("R/R M N, R M N -> M N")
-def doubled(x: Any, inbox: Any, out: Any) -> None:
-    """A block that is made on the way, and one row of it for all."""
-    s, m, n = tl.tile_id(x)
-    tl.tile_push_data(inbox, (s, m, n), tl.sum(tl.tile_load(x, (s, m, n)).to(tl.float32), 0)[None, :])
-    tl.producer_tile_notify(inbox, (s, m, n))
-    acc = tl.zeros(tl.tile_shape(x), tl.float32)
-    for q in tl.tiles(inbox, axis=0):
-        tl.consumer_tile_wait(inbox, (q, m, n))
-        acc += tl.tile_load(inbox, (q, m, n))
-    tl.tile_store(out, (m, n), acc)
+OTHERS = [
+    exchanging("masked", "tile, mask=tile > 0"),
+    exchanging("one_for_all", "1.0"),  # no block
+    exchanging(
+        "waits_first", between="    for q in tl.tiles(inbox, axis=0):\n"
+    ),  # whether a wait has a load is not to be seen
+    exchanging("filled", filled=", other=1.0"),  # lanes past the edge are not 0
+    exchanging("doubled", "tl.sum(tile.to(tl.float32), 0)[None, :]"),  # made on the way, one row of it for all
+]
 
 
 def operator_of(program: Any) -> Operator:
@@ -170,7 +134,7 @@ def operator_of(program: Any) -> Operator:
     return tilelink.operator("M N -> M N", schedule={program.name: tilelink.sms(M=4, N=32)})(body)
 
 
-PROGRAMS = {p.name: operator_of(p) for p in (exchange, masked, one_for_all, waits_first, filled, doubled)}
+PROGRAMS = {p.name: operator_of(p) for p in (exchange, *OTHERS)}
 
 
 @table("name", PROGRAMS)
@@ -187,11 +151,6 @@ def test_of_tiles_of_whole_flags(columns: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs
-def numbered(shape: tuple[int, ...], dtype: torch.dtype, call: int, rank: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * call + rank)
-    return torch.randint(-8, 9, shape, generator=generator).to(dtype)
-
-
 SHAPES = [((1, 2), BF16), ((5, 96), BF16), ((3, 130), F16), ((7, 33), F32), ((4, 33), BF16), ((2, 64), F32)]
 """Words of one and of two elements, tiles with and without lanes to spare; and one that has flags of its own."""
 
@@ -201,8 +160,8 @@ def calls(ranks: int) -> bool:
     right = True
     for call in range(2):
         for shape, dtype in SHAPES:
-            y = all_reduce_one_shot(numbered(shape, dtype, call, tilelink.rank()))
-            right &= torch.equal(y, sum(numbered(shape, dtype, call, r) for r in range(ranks)))  # pyright: ignore[reportArgumentType]
+            y = all_reduce_one_shot(numbers(shape, dtype, call, tilelink.rank()))
+            right &= torch.equal(y, sum(numbers(shape, dtype, call, r) for r in range(ranks)))  # pyright: ignore[reportArgumentType]
     return right
 
 
@@ -225,7 +184,7 @@ def test_sums(ranks: int, policy: str, delayed: bool) -> None:
 
 
 def test_what_is_pushed_is_made_a_block() -> None:
-    x = [numbered((4, 64), BF16, 0, r) for r in range(2)]
+    x = [numbers((4, 64), BF16, 0, r) for r in range(2)]
     both = [t.float().sum(0, keepdim=True).expand(4, 64) for t in x]
     for y in PROGRAMS["doubled"](x):
         assert torch.equal(y.float(), both[0] + both[1])
@@ -264,7 +223,7 @@ def test_a_column_is_made_as_wide_as_its_tile() -> None:
         return added(inbox)
 
     operator = tilelink.operator("M 1 -> M 8", name="wide", schedule={"added": tilelink.sms(joins="widened")})(body)
-    x = [numbered((4, 1), BF16, 0, r) for r in range(2)]
+    x = [numbers((4, 1), BF16, 0, r) for r in range(2)]
     assert words_of(operator, x[0], ranks=2) == {"inbox"}
     for y in operator(x):
         assert torch.equal(y, (x[0] + x[1]).expand(4, 8))
@@ -277,13 +236,13 @@ def test_rows_whose_length_is_made_from_others() -> None:
         return exchange(x, tilelink.symmetric("R M N+1", like=x))
 
     operator = tilelink.operator("M N+1 -> M N+1", name="one_more")(body)
-    x = [numbered((3, 6), BF16, 0, r) for r in range(2)]
+    x = [numbers((3, 6), BF16, 0, r) for r in range(2)]
     assert words_of(operator, x[0], ranks=2) == {"inbox"}
     assert all(torch.equal(y, x[0] + x[1]) for y in operator(x))
 
 
 def test_a_product_whose_tiles_are_exchanged_from_registers() -> None:
-    x, w = ([numbered(shape, BF16, k, r) for r in range(3)] for k, shape in enumerate(((20, 24), (24, 96))))
+    x, w = ([numbers(shape, BF16, k, r) for r in range(3)] for k, shape in enumerate(((20, 24), (24, 96))))
     parts = [(a.float() @ b.float()).to(BF16).float() for a, b in zip(x, w, strict=True)]
     for y in gemm_ar_one_shot.schedule(unfused=False)(x, w):
         assert torch.equal(y, sum(parts).to(BF16))  # pyright: ignore[reportAttributeAccessIssue]
@@ -291,13 +250,7 @@ def test_a_product_whose_tiles_are_exchanged_from_registers() -> None:
 
 def test_nothing_is_signalled() -> None:
     text = all_reduce_one_shot.source(torch.empty(4, 64, dtype=BF16), ranks=2)
-    functions = {f.name: f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)}
-    called = [
-        n.func.attr
-        for n in ast.walk(functions["exchange"])
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and ast.unparse(n.func.value) == "shmem"
-    ]
-    assert sorted(called) == ["ll_load", "ll_pack", "ptr"]
+    assert sorted(called(text)) == ["ll_load", "ll_pack", "ptr"]
     assert "inbox_flags" not in text
 
 
@@ -370,7 +323,7 @@ def taken(consumer: Any) -> Operator:
 @pytest.mark.parametrize("consumer", [weighed, limited])
 def test_parts_of_rows(consumer: Any, dtype: torch.dtype) -> None:
     """Words of two elements are taken by tiles that begin with a word, and end with one, whatever a loop says."""
-    x, operator = [numbered((4, 64), dtype, 0, r) for r in range(2)], taken(consumer)
+    x, operator = [numbers((4, 64), dtype, 0, r) for r in range(2)], taken(consumer)
     assert words_of(operator, x[0], ranks=2) == (set() if consumer is limited and dtype == BF16 else {"inbox"})
     rows = sum(t.float().sum(1).to(dtype).float() for t in x)
     weight = sum(range(37)) if consumer is weighed else sum(range(64)) + sum(range(3, 37))
@@ -435,73 +388,66 @@ def test_a_single_number_is_signalled() -> None:
     assert [y.item() for y in operator(x)] == [7.0, 7.0]
 
 
-# ------------------------------------------------------------------------------------------------------------- mistakes
-def test_a_slot_in_calls_that_follow_one_another() -> None:
-    found = tilelink.launch(lambda: one_slot_again(all_reduce_one_shot), RANKS, straggler=0)
-    assert found == [[3.0, 6.0, 9.0, 12.0]] * RANKS
+# -------------------------------------------------------------------------------------------------------------- reports
+def stays_away(operator: Operator) -> None:
+    """Rank 1, from the second call."""
+    for _ in range(2 - tilelink.rank()):
+        operator(torch.ones(2, 64, dtype=BF16))
 
 
-def loaded_as_it_is(text: str) -> str:
-    made = re.sub(
-        r"shmem\.ll_load\((.*), epoch, (.*), tl\.float32\)", r"tl.load(\1, mask=\2, other=0).to(tl.float32)", text
-    )
-    assert made != text
-    return made
-
-
-BROKEN = {
-    "no credit": (changed(HEARD, "if used < 0:"), STANDSTILL),
-    "a credit too early": (changed(HEARD, "if used > tl.load(heard_at + worker):"), STANDSTILL),
-    "heard before it was": (changed("tl.load(heard_at + worker)", "tl.load(heard_at + worker) + 1"), STANDSTILL),
-    "words of the call before": (changed(", epoch, tl.float32", ", epoch - 1, tl.float32"), STANDSTILL),
-    "a wait for the call after": (changed(", epoch, m_in", ", epoch + 1, m_in"), STANDSTILL),
-    "a wait for the call before": (changed(", epoch, m_in", ", epoch - 1, m_in"), RACE),
-    "no wait": (Edit(loaded_as_it_is), RACE),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
-    edit, code = BROKEN[name]
-    breaking(edit)
-    unknown = all_reduce_one_shot.schedule(slots=2)
-    with pytest.raises(TilelinkError) as caught:
-        tilelink.launch(lambda: one_slot_again(unknown), RANKS, straggler=0)
-    assert caught.value.code == code
-
-
-def test_who_waits_for_words_names_the_first_that_is_missing() -> None:
-    """Rank 1 stays away from the second call."""
-
-    def main() -> None:
-        for _ in range(2 - tilelink.rank()):
-            all_reduce_one_shot(torch.ones(2, 64, dtype=BF16))
-
+@pytest.mark.parametrize(
+    ("operator", "awaited", "line"),
+    [
+        (all_reduce_one_shot, "inbox", "acc += tl.tile_load(inbox, (q, m, n))"),
+        (all_gather, "all_gather_pushed_gather_rows", "tl.tile_pull_data(rows, tile, source=shard)"),
+    ],
+    ids=["loaded", "moved"],
+)
+def test_who_waits_for_words_names_the_first_that_is_missing(operator: Operator, awaited: str, line: str) -> None:
     with pytest.raises(StandstillError) as caught:
-        tilelink.launch(main, 2)
-    waiting = next(w for w in caught.value.waiting if w.worker == 0)
-    assert (waiting.rank, waiting.awaits) == (0, "inbox[64] is of call 0, waits until it is of call 2")
+        tilelink.launch(lambda: stays_away(operator), 2)
+    waiting = next(w for w in caught.value.waiting if (w.rank, w.worker) == (0, 0))
+    assert waiting.awaits == f"{awaited}[64] is of call 0, waits until it is of call 2"
     assert waiting.loc is not None
-    assert waiting.loc.source_line().strip() == "acc += tl.tile_load(inbox, (q, m, n))"
+    assert waiting.loc.source_line().strip() == line
 
 
-def test_a_wait_for_words_ends_by_its_limit() -> None:
-    """With a watchdog: the report says whose words, of which call, and at which tile."""
+@pytest.mark.parametrize(
+    ("operator", "step", "tile", "where", "line"),
+    [
+        (
+            all_reduce_one_shot,
+            "exchange",
+            "R 0:1, M 0:2, N 0:64",
+            "`inbox` from [1, 0, 0]",
+            "acc += tl.tile_load(inbox, (q, m, n))",
+        ),
+        (
+            all_gather,
+            "all_gather_pushed.keep",
+            "M 0:4, _0 0:64",
+            "`all_gather_pushed_gather_rows` from [2, 0]",
+            "tl.tile_pull_data(rows, tile, source=shard)",
+        ),
+    ],
+    ids=["loaded", "moved"],
+)
+def test_a_wait_for_words_ends_by_its_limit(operator: Operator, step: str, tile: str, where: str, line: str) -> None:
+    """With a watchdog: the report says whose words, of which call, where in the tensor and at which tile."""
 
     def main() -> str:
         try:
-            for _ in range(2 - tilelink.rank()):
-                all_reduce_one_shot(torch.ones(2, 64, dtype=BF16))
+            stays_away(operator)
         except TilelinkError as error:
             return str(error)
         return ""
 
     said = tilelink.launch(main, 2, watchdog=1.0)[0].splitlines()
     assert said[0] == (
-        "TL470: rank 0 gave up waiting in `exchange` after 1.0 s: worker 0, tile [R 0:1, M 0:2, N 0:64], "
-        "`inbox` from [1, 0, 0] on, of rank 1: seen 0, expected 2"
+        f"TL470: rank 0 gave up waiting in `{step}` after 1.0 s: worker 0, tile [{tile}], "
+        f"{where} on, of rank 1: seen 0, expected 2"
     )
-    assert said[3].strip() == "22 |         acc += tl.tile_load(inbox, (q, m, n))"
+    assert said[3].split(" | ")[1].strip() == line
 
 
 def test_words_take_time_to_come() -> None:

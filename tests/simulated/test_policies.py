@@ -77,6 +77,19 @@ def test_a_straggler_runs_only_when_nobody_else_can() -> None:
     assert order[6:] == [0, 0, 0]
 
 
+def test_a_slot_without_credits_is_overwritten_under_some_schedule() -> None:
+    """Which needs no detector: results are wrong."""
+    problem = Problem.random(97, 64, 64, torch.float32, calls=4)
+    main = push(problem, slots=1, credits=False)
+
+    def wrong(seed: int) -> bool:
+        results = simulate(main, 4, seed=seed, straggler=seed % 4)
+        expected = [x @ problem.weight for x in problem.inputs]
+        return any(not torch.allclose(o, e, atol=1e-3) for outs in results for o, e in zip(outs, expected, strict=True))
+
+    assert any(wrong(seed) for seed in range(10))
+
+
 def add_without_atomics(backend: SimulatedBackend) -> None:
     """Right unless one of two programs is stopped between its read and its write."""
     flags, out = backend.zeros(2, torch.int64), backend.zeros(1, torch.int64)
