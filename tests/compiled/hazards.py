@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import networkx as nx
+
 RELEASE = re.compile(r"\b(atom|red)\.\S*(release|acq_rel)|\btt\.atomic_rmw .*\b(release|acq_rel),")
 ACQUIRE = re.compile(r"\bld\.\S*acquire|\batom\.\S*acquire")
 BARRIER = re.compile(r"\bbar\.sync|\bbarrier\.sync|\b(gpu|ttg)\.barrier\b")
@@ -56,37 +58,28 @@ def unfinished_bulk_stores(ptx: str) -> list[str]:
     """TMA stores that a release which comes later covers without having waited for memory, fenced the proxies and met at a
     barrier."""
     lines = code(ptx)
-    goes = _goes_to(lines)
+    flow = _flow(lines, label=r"\$\w+:", jump=r"\bbra(?:\.uni)?\s+(\$\w+);", end=r"ret;|bra\b")
     found: list[str] = []
     for at in _at(lines, TMA_STORE):
-        behind = _reached(goes, at)
+        behind = nx.descendants(flow, at)
         release = next((r for r in _at(lines, RELEASE) if r > at and r in behind), None)
         if release is not None and not _in_order(lines[at:release], BULK_WAIT, PROXY_FENCE, BARRIER):
             found.append(f"{lines[at]} … {lines[release]}")
     return found
 
 
-def _reached(goes: list[list[int]], start: int) -> set[int]:
-    """The lines that may be executed behind one."""
-    seen, waiting = set[int](), [*goes[start]]
-    while waiting:
-        at = waiting.pop()
-        if at not in seen:
-            seen.add(at)
-            waiting += goes[at]
-    return seen
-
-
-def _goes_to(lines: list[str]) -> list[list[int]]:
-    """What may be executed right behind each line of PTX."""
-    labels = {line.split(":")[0]: i for i, line in enumerate(lines) if re.match(r"\$\w+:", line)}
-    goes: list[list[int]] = []
+def _flow(lines: list[str], *, label: str, jump: str, end: str) -> nx.DiGraph[int]:
+    """An edge from each line to what may be executed right behind it."""
+    labels = {line.split(":")[0]: i for i, line in enumerate(lines) if re.match(label, line)}
+    flow: nx.DiGraph[int] = nx.DiGraph()
+    flow.add_nodes_from(range(len(lines)))
     for i, line in enumerate(lines):
-        jump = re.search(r"\bbra(?:\.uni)?\s+(\$\w+);", line)
-        ends = line.startswith("ret;") or (jump is not None and not line.startswith("@"))
-        following = [] if ends or i + 1 == len(lines) else [i + 1]
-        goes.append(following + ([labels[jump[1]]] if jump is not None else []))
-    return goes
+        to = re.search(jump, line)
+        if to is not None:
+            flow.add_edge(i, labels[to[1]])
+        if not re.match(end, line) and i + 1 < len(lines):
+            flow.add_edge(i, i + 1)
+    return flow
 
 
 def unfenced_bulk_loads(ptx: str) -> list[str]:
@@ -115,39 +108,17 @@ def _in_order(lines: list[str], *patterns: re.Pattern[str]) -> bool:
 def unguarded_amd_releases(amdgcn: str) -> list[str]:
     """Write-backs for a release that no barrier stands before, on some way there: what other waves stored is not covered."""
     lines = [line.strip() for line in amdgcn.splitlines()]
-    comes = _comes_from(lines)
-    stop = re.compile(r"s_barrier|global_store|buffer_store|flat_store")
+    flow = _flow(lines, label=r"\.L\w+:", jump=r"^s_c?branch\S*\s+([^;\s]+)", end=r"(s_branch|s_endpgm)\b")
+    stops = _at(lines, re.compile(r"s_barrier|global_store|buffer_store|flat_store"))
+    flow.remove_edges_from([*flow.in_edges(stops)])  # nothing above one of these matters
     found: list[str] = []
     for at in _at(lines, re.compile(r"buffer_wbl2")):
-        seen, waiting = {at}, list(comes[at])
-        while waiting:
-            line = waiting.pop()
-            if line in seen:
-                continue
-            seen.add(line)
-            if not stop.search(lines[line]):
-                waiting += comes[line]
-            elif "s_barrier" not in lines[line]:
-                found.append(f"{lines[line]} … {lines[at]}")
-        if not any(stop.search(lines[line]) for line in seen):
+        before = nx.ancestors(flow, at)
+        last = [i for i in stops if i in before]
+        found += [f"{lines[i]} … {lines[at]}" for i in last if "s_barrier" not in lines[i]]
+        if not last:
             found.append(f"nothing … {lines[at]}")
     return found
-
-
-def _comes_from(lines: list[str]) -> list[list[int]]:
-    """For each line those that may have run just before it: the one above, and branches to its label."""
-    labels = {line.split(":")[0]: i for i, line in enumerate(lines) if re.match(r"\.L\w+:", line)}
-    comes: list[list[int]] = [[] for _ in lines]
-    for i, line in enumerate(lines):
-        flag, _, rest = line.partition(" ")
-        if (
-            flag.startswith(("s_branch", "s_cbranch"))
-            and (target := labels.get(rest.split(";")[0].strip())) is not None
-        ):
-            comes[target].append(i)
-        if flag not in ("s_branch", "s_endpgm") and i + 1 < len(lines):
-            comes[i + 1].append(i)
-    return comes
 
 
 # ----------------------------------------------------------------------------------------------------------------- TTGIR

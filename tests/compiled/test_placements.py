@@ -45,15 +45,17 @@ def test_kernels(placed: Placed, target: str) -> None:
     assert_compiles(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
 
 
-@pytest.mark.parametrize("target", OF_ONE_TEXT)
-def test_two_targets_have_one_text(target: str) -> None:
+def test_targets_with_tma_have_one_text_and_those_without_have_another() -> None:
     """Where somebody has said all tiles: by default they are those that the cost model prefers, on Hopper alone."""
-    for placed in (p for p in PLACEMENTS if "by default" not in p.name):
-        (_, one), (_, other) = (
-            emitted(placed.operator, of_rank(placed, 64, 64, 64), t) for t in (target, OF_ONE_TEXT[target])
-        )
-        assert [k.name for k in one.kernels] == [k.name for k in other.kernels]
-        assert all(functions(one, k.name) == functions(other, k.name) for k in one.kernels)
+    for placed in PLACEMENTS:
+        sources = {t: emitted(placed.operator, of_rank(placed, 64, 64, 64), t)[1] for t in TARGETS}
+        for target, source in sources.items():
+            used = any(a.kind == "descriptor" for k in source.kernels for a in k.args)
+            assert used == (target in ("sm_90", "sm_100"))
+        for target, alike in OF_ONE_TEXT.items() if "by default" not in placed.name else ():
+            one, other = sources[target], sources[alike]
+            assert [k.name for k in one.kernels] == [k.name for k in other.kernels]
+            assert all(functions(one, k.name) == functions(other, k.name) for k in one.kernels)
 
 
 @pytest.mark.each_triton
@@ -65,14 +67,6 @@ def test_sizes_that_do_not_divide(placed: Placed, target: str) -> None:
     plan, source = emitted(placed.operator, of_rank(placed, 37, 41, 29), target)
     assert not any(a.kind == "descriptor" for k in source.kernels for a in k.args)
     assert_compiles(plan, source, target, pipelined=False)
-
-
-def test_there_are_no_descriptors_where_there_is_no_tma() -> None:
-    for placed in PLACEMENTS:
-        for target in TARGETS:
-            _, source = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
-            used = any(a.kind == "descriptor" for k in source.kernels for a in k.args)
-            assert used == (target in ("sm_90", "sm_100"))
 
 
 @pytest.mark.parametrize(("k", "wide"), [(256, ["out", "rows", "weight", "x"]), (512, ["out"])])

@@ -11,25 +11,13 @@ import tilelink
 import tilelink.language as tl
 from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
+from tests.operators.test_debug import picked_from_all
+from tests.operators.test_past_edges import many_of_data
 from tests.operators.test_positions import by_tables
 from tilelink import Operator, sms
 from tilelink.ops.programs import gather
 
-
-@tilelink.program("T H, P i64 -> P H")
-def picked(rows: Any, which: Any, out: Any) -> None:
-    p, h = tl.tile_id(out)
-    who = tl.tile_load(which, p, other=-1)
-    tl.consumer_tile_wait(rows, who)
-    tl.tile_store(out, (p, h), tl.tile_load(rows, (who, h)))
-
-
-@tilelink.program("T H, p i64 -> p H")
-def picked_singly(rows: Any, which: Any, out: Any) -> None:
-    p, h = tl.tile_id(out)
-    at = tl.tile_load(which, p)
-    tl.consumer_tile_wait(rows, at)
-    tl.tile_store(out, (p, h), tl.tile_load(rows, (at, h)))
+picked = tilelink.program("T H, P i64 -> P H", name="picked")(many_of_data.function)
 
 
 @tilelink.program("P H, e+1 i64 offsets, e H N -> P/start N")
@@ -45,11 +33,6 @@ def grouped(rows: Any, start: Any, weight: Any, out: Any) -> None:
 @tilelink.operator("T/R H, P i64 -> P H")
 def pick(x: Any, which: Any) -> Any:
     return picked(gather(x), which)
-
-
-@tilelink.operator("T/R H, p i64 -> p H")
-def pick_singly(x: Any, which: Any) -> Any:
-    return picked_singly(gather(x), which)
 
 
 @tilelink.operator("P/R H, e+1 i64 offsets, e H N -> P N")
@@ -69,7 +52,7 @@ WAITS: dict[str, tuple[Operator, list[torch.Tensor]]] = {
     "of rows, more flags than bits": (
         pick.schedule(gather=sms(2, M=4), picked=sms(P=64, H=64)), [bf16(256, 128), i64(64)]
     ),
-    "of one row": (pick_singly.schedule(gather=sms(2, M=4), picked_singly=sms(H=64)), [bf16(256, 128), i64(64)]),
+    "of one row": (picked_from_all.schedule(gather=sms(2, M=4), pick_awaited=sms(H=64)), [bf16(256, 128), i64(64)]),
     "of segments": (
         products.schedule(gather=sms(2, M=32), grouped=sms(P=64, N=64, H=64)), [bf16(64, 128), i64(5), bf16(4, 128, 128)]
     ),

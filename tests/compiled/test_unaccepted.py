@@ -13,6 +13,7 @@ import triton
 import tilelink
 import tilelink.language as tl
 from tests.compiled.compiling import compile_kernel, kernel_of
+from tests.operators.problems import alone
 from tilelink import Operator
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.kernel import KernelSource
@@ -75,17 +76,13 @@ def singly(rows: Any, out: Any) -> None:
     tl.tile_store(out, m, total)
 
 
-def operator(program: Any) -> Operator:
-    return tilelink.operator("M K -> M K", name="made")(lambda x: program(x))
-
-
 SHAPES = "ValueError('Cannot make_shape_compatible: incompatible dimensions at index 1: 512 and 64')"
 TYPES = "IncompatibleTypeErrorImpl('invalid operands of type triton.language.float32 and triton.language.float32')"
 CASES: list[Any] = [
     pytest.param(ag_gemm, (X.to(torch.int32),) * 2, "AssertionError('Unsupported lhs dtype int32')", "tl.dot(", id="dtype"),
-    pytest.param(operator(ragged), (X,), SHAPES, "wide = tl.tile_load(rows, tile) + tl.arange(0, 64)", id="shape"),
-    pytest.param(operator(helped), (X,), SHAPES, "return x + tl.arange(0, 64)", id="helper"),
-    pytest.param(operator(shifted), (X,), TYPES, "tl.tile_load(rows, tile) << 2", id="type"),
+    pytest.param(alone(ragged), (X,), SHAPES, "wide = tl.tile_load(rows, tile) + tl.arange(0, 64)", id="shape"),
+    pytest.param(alone(helped), (X,), SHAPES, "return x + tl.arange(0, 64)", id="helper"),
+    pytest.param(alone(shifted), (X,), TYPES, "tl.tile_load(rows, tile) << 2", id="type"),
 ]  # fmt: skip
 
 
@@ -120,7 +117,7 @@ def source_of(made: Operator, *tensors: Any) -> KernelSource:
 @pytest.mark.each_triton
 def test_an_axis_that_is_counted_is_to_be_walked_by_tiles() -> None:
     """As one writes such a loop in plain Triton; Triton speaks of ranks only, on the line where two blocks meet."""
-    made = tilelink.operator("M K, K N -> M N", name="made")(lambda x, weight: counted(x, weight))
+    made = alone(counted)
     with pytest.raises(TilelinkError, match=r"TL412.*equal ranks >= 2") as caught:
         tilelink.launch(lambda: made(X, X), 1)
     assert "tl.dot(rows," in str(caught.value)
@@ -134,14 +131,14 @@ def test_an_axis_that_is_counted_is_to_be_walked_by_tiles() -> None:
 
 
 def test_an_axis_that_has_no_tiles_is_rightly_counted() -> None:
-    made = tilelink.operator("M k -> M", name="made")(lambda x: singly(x))
+    made = alone(singly)
     assert source_of(made, X).advice == ()
     assert [y.tolist() for y in tilelink.launch(lambda: made(X), 1)] == [[4.0] * 4]
 
 
 def test_a_shape_that_is_no_constant() -> None:
     with pytest.raises(TilelinkError, match=r"TL412.*constexpr") as caught:
-        tilelink.launch(lambda: operator(sized)(X), 1)
+        tilelink.launch(lambda: alone(sized)(X), 1)
     assert caught.value.hint == (
         "make shapes of `tl.tile_shape(out)`, of a block's own `.shape`, or of `tl.tile_range(t, axis=0).shape` for a whole "
         "axis: they are constants, which `tl.size` is not"

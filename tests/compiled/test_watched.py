@@ -1,4 +1,4 @@
-"""Waits with a time limit compile for every target, and leave what stands around them as it is."""
+"""Kernels with waits that have a time limit, and traced ones, compile for every target, and leave all else as it is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.compiled.compiling import EACH_TARGET, TARGETS, texts
 from tests.compiled.test_large_tiles import SUBJECTS
 from tests.compiled.test_placements import PLACEMENTS, of_rank
 from tests.mapping.plans import emitted as source_of
+from tests.operators.placements import Placed
 from tilelink import copy_engine, sms
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
@@ -97,3 +98,24 @@ def test_debug_mode(target: str) -> None:
     source = source_of(plan, Checks(watchdog=True, debug=True))
     assert source.text.count("shmem.check") > 2
     assert_compiles(plan, source, target, pipelined=False)
+
+
+TRACED = [p for p in PLACEMENTS if p.name in ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")]
+
+
+@pytest.mark.parametrize("target", [pytest.param("sm_90", marks=pytest.mark.each_triton), "gfx942"])
+@pytest.mark.parametrize("placed", TRACED, ids=str)
+def test_traced_kernels(placed: Placed, target: str) -> None:
+    """They load ahead as untraced ones do."""
+    plan, source = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
+    traced = source_of(plan, traced=True)
+    assert_compiles(plan, traced, target)
+    for decl in traced.kernels:
+        if target == "sm_90" and decl.name != "await_flag":
+            asm, plain = texts(plan, traced, decl, target), texts(plan, source, source.kernel(decl.name), target)
+            assert "%globaltimer" in asm["ptx"]
+            assert len(hazards.ASYNC_COPY.findall(asm["ttgir"])) == len(hazards.ASYNC_COPY.findall(plain["ttgir"]))
+
+
+def test_there_is_something_to_trace() -> None:
+    assert len(TRACED) == 2
