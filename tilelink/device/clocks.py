@@ -7,18 +7,14 @@ import triton.language as tl
 
 from tilelink.device.fences import on_amd
 
-_CUDA_CLOCK = "mov.u64 $0, %globaltimer;"
-_GCN_CLOCK = "s_memrealtime $0\n s_waitcnt lgkmcnt(0)"
-_CUDA_MULTIPROCESSOR = "mov.u32 $0, %smid;"
-
-READS = {_CUDA_CLOCK: "clock", _CUDA_MULTIPROCESSOR: "multiprocessor"}
-"""Assembly text -> what the simulated backend reads for it."""
-
-CUDA_CLOCK: Any = tl.constexpr(_CUDA_CLOCK)
-GCN_CLOCK: Any = tl.constexpr(_GCN_CLOCK)
-CUDA_MULTIPROCESSOR: Any = tl.constexpr(_CUDA_MULTIPROCESSOR)
+CUDA_CLOCK: Any = tl.constexpr("mov.u64 $0, %globaltimer;")
+GCN_CLOCK: Any = tl.constexpr("s_memrealtime $0\n s_waitcnt lgkmcnt(0)")
+CUDA_MULTIPROCESSOR: Any = tl.constexpr("mov.u32 $0, %smid;")
 GCN_NANOSECONDS = tl.constexpr(10)
 """Per tick of a clock of 100 MHz."""
+
+READS = {CUDA_CLOCK.value: "clock", CUDA_MULTIPROCESSOR.value: "multiprocessor"}
+"""Assembly text -> what the simulated backend reads for it."""
 
 
 @triton.jit

@@ -10,27 +10,22 @@ import triton
 import triton.language as tl
 from triton.language import core
 
-_CUDA_SYSTEM = "fence.acq_rel.sys; mov.b32 $0, 0;"
-_CUDA_PROXY = "fence.proxy.async; mov.b32 $0, 0;"
-_CUDA_BULK = "cp.async.bulk.wait_group 0; mov.b32 $0, 0;"
-_CUDA_BARRIER = "bar.sync 0; mov.b32 $0, 0;"
-_CUDA_NOTHING = "mov.b32 $0, 0;"
-_GCN_SYSTEM = "buffer_wbl2 sc0 sc1\n s_waitcnt vmcnt(0) lgkmcnt(0)\n buffer_inv sc0 sc1\n v_mov_b32 $0, 0"
+CUDA_SYSTEM: Any = tl.constexpr("fence.acq_rel.sys; mov.b32 $0, 0;")
+CUDA_PROXY: Any = tl.constexpr("fence.proxy.async; mov.b32 $0, 0;")
+CUDA_BULK: Any = tl.constexpr("cp.async.bulk.wait_group 0; mov.b32 $0, 0;")
+CUDA_BARRIER: Any = tl.constexpr("bar.sync 0; mov.b32 $0, 0;")
+CUDA_NOTHING: Any = tl.constexpr("mov.b32 $0, 0;")
+GCN_SYSTEM: Any = tl.constexpr(
+    "buffer_wbl2 sc0 sc1\n s_waitcnt vmcnt(0) lgkmcnt(0)\n buffer_inv sc0 sc1\n v_mov_b32 $0, 0"
+)
 
 MEANING = {
-    _CUDA_SYSTEM: "system_fence",
-    _CUDA_PROXY: "proxy_fence",
-    _CUDA_BULK: "bulk_store_wait",
-    _GCN_SYSTEM: "system_fence",
+    CUDA_SYSTEM.value: "system_fence",
+    CUDA_PROXY.value: "proxy_fence",
+    CUDA_BULK.value: "bulk_store_wait",
+    GCN_SYSTEM.value: "system_fence",
 }
 """Assembly text -> what an observer of the simulated backend is told."""
-
-CUDA_SYSTEM: Any = tl.constexpr(_CUDA_SYSTEM)
-CUDA_PROXY: Any = tl.constexpr(_CUDA_PROXY)
-CUDA_BULK: Any = tl.constexpr(_CUDA_BULK)
-CUDA_BARRIER: Any = tl.constexpr(_CUDA_BARRIER)
-CUDA_NOTHING: Any = tl.constexpr(_CUDA_NOTHING)
-GCN_SYSTEM: Any = tl.constexpr(_GCN_SYSTEM)
 
 
 @core.builtin
