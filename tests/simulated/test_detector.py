@@ -66,7 +66,7 @@ def test_slots_without_credits_are_a_race() -> None:
     late = [race for seed in range(4) for race in found(push(problem, slots=1, credits=False), 3, seed=seed)]
     assert {race.missing for race in late} == {"signal"}
     assert {race.earlier.kind for race in late} | {race.later.kind for race in late} == {"load", "store"}
-    copies = [a for race in late for a in (race.earlier, race.later) if a.agent == "side stream 0"]
+    copies = [a for race in late for a in (race.earlier, race.later) if a.agent.name == "side stream 0"]
     assert copies
     assert all(a.what.startswith("rows[") for a in copies), "streams' memory goes by the names that kernels give it"
 
@@ -132,7 +132,7 @@ def test_it_raises_where_it_does_not_collect() -> None:
     with pytest.raises(RaceError) as caught:
         simulate(launched(kernels.overlapping, 3), 1, observer=RaceDetector())
     assert caught.value.race.later.what.startswith("data[")
-    assert {caught.value.race.earlier.agent, caught.value.race.later.agent} < {
+    assert {caught.value.race.earlier.agent.name, caught.value.race.later.agent.name} < {
         f"worker {n} of overlapping" for n in range(3)
     }
 

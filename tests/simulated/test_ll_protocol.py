@@ -406,7 +406,7 @@ def stays_away(operator: Operator) -> None:
 def test_who_waits_for_words_names_the_first_that_is_missing(operator: Operator, awaited: str, line: str) -> None:
     with pytest.raises(StandstillError) as caught:
         tilelink.launch(lambda: stays_away(operator), 2)
-    waiting = next(w for w in caught.value.waiting if (w.rank, w.worker) == (0, 0))
+    waiting = next(w for w in caught.value.waiting if (w.agent.rank, w.agent.worker) == (0, 0))
     assert waiting.awaits == f"{awaited}[64] is of call 0, waits until it is of call 2"
     assert waiting.loc is not None
     assert waiting.loc.source_line().strip() == line

@@ -65,9 +65,9 @@ TL501: the simulation stands still: 5 agents of ranks [0, 1] wait, and nobody ca
 def test_the_report_is_data_too() -> None:
     with pytest.raises(StandstillError) as caught:
         simulate(waits_alone, 2)
-    worker = next(w for w in caught.value.waiting if w.worker == 1)
+    worker = next(w for w in caught.value.waiting if w.agent.worker == 1)
     assert worker.loc is not None
-    assert (worker.rank, worker.agent, worker.loc.line) == (0, "worker 1 of wait_for", 14)
+    assert (worker.agent.rank, worker.agent.name, worker.loc.line) == (0, "worker 1 of wait_for", 14)
     assert worker.helpers == ("signal_wait_until",)
     assert worker.values == (("value", 3), ("worker", 1), ("expected", 4))
 
@@ -77,9 +77,9 @@ def test_a_missing_signal_names_every_role_and_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(emitted_ag_gemm, "shmem", WithoutLocalAdd())
     with pytest.raises(StandstillError) as caught:
         simulate(pull(problem), 4, seed=2)
-    chains = {w.helpers for w in caught.value.waiting if w.worker is not None}
+    chains = {w.helpers for w in caught.value.waiting if w.agent.worker is not None}
     assert chains == {("matmul", "local_wait_until")}
-    assert {w.rank for w in caught.value.waiting} == {0, 1, 2, 3}
+    assert {w.agent.rank for w in caught.value.waiting} == {0, 1, 2, 3}
 
 
 def test_workers_that_do_not_fit_are_said_to_have_no_sm() -> None:
@@ -135,8 +135,8 @@ def test_an_operator_that_stands_still_names_rank_worker_tile_line_flag_and_coun
     with pytest.raises(StandstillError) as caught:
         operator(x, w)
     waiting = next(w for w in caught.value.waiting if w.helpers[-1:] == ("local_wait_until",))
-    assert waiting.rank in (0, 1)
-    assert waiting.worker is not None
+    assert waiting.agent.rank in (0, 1)
+    assert waiting.agent.worker is not None
     assert waiting.awaits == "rows_flags[0] is 0, waits until it is >= 1"
     assert {"m_begin", "n_begin"} <= {name for name, _ in waiting.values}
     assert waiting.loc is not None

@@ -78,7 +78,7 @@ class Comparison:
             found = Difference(
                 does,
                 f"the two are ordered; what is missing: {race.missing}",
-                race.later.agent,
+                race.later.agent.name,
                 line,
                 text,
                 race.later.loc,

@@ -18,7 +18,6 @@ from tilelink.runtime.simulated.agents import (
     Atomic,
     Block,
     Histories,
-    Launch,
     Proxy,
     Scatter,
     Span,
@@ -54,27 +53,25 @@ HINT: dict[Missing, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One side of a race. `agent`: its name. `line`: of the emitted file, 0 for a stream's copy. `what`: `rows[64:128, 0:64]`."""
+    """One side of a race. `line`: of the emitted file, 0 for a stream's copy. `what`: `rows[64:128, 0:64]`."""
 
-    rank: int
-    agent: str
+    agent: Agent
     kind: AccessKind
     proxy: Proxy
     function: str
     line: int
-    launch: Launch | None
     what: str = ""
 
     @property
     def loc(self) -> Loc | None:
         """The user's line that it comes from, or the emitted one where there is no user's."""
-        return None if self.launch is None else self.launch.location(self.line)
+        return None if self.agent.launch is None else self.agent.launch.location(self.line)
 
     def __str__(self) -> str:
         verb = {"load": "reads", "store": "writes"}[self.kind]
         how = {"bulk": " by a bulk copy", "atomics": " atomically"}.get(self.proxy, "")
         place = f" ({self.function}, emitted line {self.line})" if self.line else ""
-        return f"rank {self.rank}, {self.agent} {verb} {self.what}{how}{place}"
+        return f"{self.agent} {verb} {self.what}{how}{place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +198,6 @@ class Entry:
     `row`, `clock`: of the strand. `lead`: the leader's clock at that time. `spans`: all that were accessed.
     """
 
-    agent: Agent
     access: Access
     strands: Strands
     row: int
@@ -217,7 +213,7 @@ class State(NamedTuple):
     readers: tuple[tuple[int, int], ...] = ()
 
 
-NOBODY = Entry(Agent(-1), Access(-1, "", "load", "threads", "", 0, None), Strands(0, 0, 0), 0, 0, 0, [])
+NOBODY = Entry(Access(Agent(-1), "load", "threads", "", 0), Strands(0, 0, 0), 0, 0, 0, [])
 
 
 @dataclass(slots=True)
@@ -271,7 +267,7 @@ class AccessLog:
                 return "release"
             if not wait.acquire:
                 return "acquire"
-            remote = first.agent.rank != second.agent.rank
+            remote = first.access.agent.rank != second.access.agent.rank
             return "scope" if remote and "device" in (signal.scope, wait.scope) else "count"
         return "signal"
 
@@ -456,8 +452,7 @@ class RaceDetector(Observer):
             log = self._log = AccessLog()
             self._memory.clear()
         log.alike[key] = number = len(log.entries)
-        access = Access(agent.rank, agent.name, kind, proxy, function, line, agent.launch)
-        log.entries.append(Entry(agent, access, s, row, clock, lead, [span]))
+        log.entries.append(Entry(Access(agent, kind, proxy, function, line), s, row, clock, lead, [span]))
         return number
 
     # ---------------------------------------------------------------------------------------------------------- reporting
@@ -470,8 +465,8 @@ class RaceDetector(Observer):
         low, high = here.bounds
         there = [span for span in first.spans if span.bounds[0] < high and low < span.bounds[1]] or first.spans
         race = Race(
-            earlier=replace(first.access, what=machine.span_name(first.agent, there[-1])),
-            later=replace(second.access, what=machine.span_name(second.agent, here)),
+            earlier=replace(first.access, what=machine.span_name(first.access.agent, there[-1])),
+            later=replace(second.access, what=machine.span_name(second.access.agent, here)),
             missing=log.missing(earlier, later, self._clocks),
             context=self._context(earlier, later),
         )
@@ -486,11 +481,12 @@ class RaceDetector(Observer):
         first, second = self._log.entries[earlier], self._log.entries[later]
         if first.strands == second.strands:
             return ()
-        sent = self._names(first.agent, self._log.signals(first.strands, earlier))
-        seen = self._names(second.agent, self._log.waits(second.strands))
+        signaller, waiter = first.access.agent, second.access.agent
+        sent = self._names(signaller, self._log.signals(first.strands, earlier))
+        seen = self._names(waiter, self._log.waits(second.strands))
         return (
-            f"since then, rank {first.agent.rank}, {first.agent.name} has signalled: {sent or 'nothing'}",
-            f"until then, rank {second.agent.rank}, {second.agent.name} has waited for: {seen or 'nothing'}",
+            f"since then, {signaller} has signalled: {sent or 'nothing'}",
+            f"until then, {waiter} has waited for: {seen or 'nothing'}",
         )
 
     def _names(self, agent: Agent, atomics: list[Atomic]) -> str:

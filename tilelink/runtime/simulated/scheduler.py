@@ -309,9 +309,7 @@ class Waiting:
     """One agent of a standstill. `loc`: the user's line that the innermost one of the emitted file comes from, or that one.
     `helpers`: the functions that the kernel is in, outermost first."""
 
-    rank: int
-    agent: str
-    worker: int | None
+    agent: Agent
     helpers: tuple[str, ...]
     awaits: str
     values: tuple[tuple[str, int], ...]
@@ -321,7 +319,7 @@ class Waiting:
     def __str__(self) -> str:
         through = f" in {' > '.join(self.helpers)}" if self.helpers else ""
         values = ", ".join(f"{name}={value}" for name, value in self.values)
-        return f"rank {self.rank}, {self.agent}{through}: {self.awaits}" + (f" ({values})" if values else "")
+        return f"{self.agent}{through}: {self.awaits}" + (f" ({values})" if values else "")
 
 
 class StandstillError(TilelinkError):
@@ -329,16 +327,18 @@ class StandstillError(TilelinkError):
 
     def __init__(self, waiting: tuple[Waiting, ...], total: int) -> None:
         self.waiting = waiting
-        ranks = sorted({w.rank for w in waiting})
+        ranks = sorted({w.agent.rank for w in waiting})
         notes, seen = [], None
         # Programs first: streams and hosts wait for them. A line that many wait at is shown once.
-        for place in sorted(waiting, key=lambda w: (w.worker is None, (w.loc.file, w.loc.line) if w.loc else ("", 0))):
+        for place in sorted(
+            waiting, key=lambda w: (w.agent.worker is None, (w.loc.file, w.loc.line) if w.loc else ("", 0))
+        ):
             notes.append(Note(str(place), place.loc if place.loc != seen else None))
             seen = place.loc
         why = "every one of them waits for a signal, a copy or an SM that only another waiting one could give"
         hint = "look for the wait whose signal is never sent; `verify` proves this before a launch"
         gone = [str(rank) for rank in range(total) if rank not in ranks]
-        if gone and all(w.agent == "host" for w in waiting):
+        if gone and all(w.agent.stream is None for w in waiting):
             why = f"they wait in a call that all ranks make, and rank {', rank '.join(gone)} has returned"
             hint = "make the same calls on every rank, or pass operators the group of those that make them"
         super().__init__(
@@ -364,9 +364,7 @@ def waiting(agent: Agent) -> Waiting:
             frame = frame.f_back
         loc = whole_line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
     return Waiting(
-        rank=agent.rank,
-        agent=agent.name,
-        worker=agent.worker,
+        agent=agent,
         helpers=tuple(f.f_code.co_name for f in reversed(inside[:-1])),
         awaits=agent.awaits() if agent.awaits is not None else "could run",
         values=tuple((name, value) for name, value in scalars.items() if value is not None),
