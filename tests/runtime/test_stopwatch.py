@@ -40,13 +40,13 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     def sleep(cycles: int) -> None:
         Device.awake = Event.now + cycles / CYCLES
 
-    def wait(event: Any) -> None:
+    def wait(seconds: float) -> None:
         Event.now = max(Event.now, Device.awake)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=4))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", sleep)
-    monkeypatch.setattr("tilelink.runtime.peer.clocks._await", wait)
+    monkeypatch.setattr("tilelink.runtime.peer.clocks.time", SimpleNamespace(monotonic=lambda: 0.0, sleep=wait))
     return Stopwatch(torch.device("cpu"))
 
 

@@ -83,19 +83,14 @@ class Stopwatch:
         start.record()
         call()
         end.record()
-        late = start.query()
-        _await(end)
+        late, begun = start.query(), time.monotonic()
+        while not end.query():
+            if time.monotonic() - begun > DEADLINE:
+                raise TilelinkError(
+                    "TL460",
+                    f"a call has not ended after {DEADLINE:.0f} s",
+                    why="some rank waits for a signal that does not come, or did not make the call",
+                    hint="end all processes; run the same schedule in the simulated backend, which says who waits for what",
+                )
+            time.sleep(1e-4)
         return start.elapsed_time(end), late
-
-
-def _await(event: torch.cuda.Event) -> None:
-    begun = time.monotonic()
-    while not event.query():
-        if time.monotonic() - begun > DEADLINE:
-            raise TilelinkError(
-                "TL460",
-                f"a call has not ended after {DEADLINE:.0f} s",
-                why="some rank waits for a signal that does not come, or did not make the call",
-                hint="end all processes; run the same schedule in the simulated backend, which says who waits for what",
-            )
-        time.sleep(1e-4)
