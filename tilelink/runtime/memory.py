@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilelink.runtime.backend import Backend
 
 
+@dataclass(slots=True, eq=False)
 class Arena:
     """One symmetric allocation: the same number of bytes on every rank, zeroed.
 
@@ -36,31 +37,27 @@ class Arena:
         release: gives the memory back; collective.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        local: torch.Tensor,
-        peers: tuple[torch.Tensor, ...],
-        bases: tuple[int, ...],
-        release: Callable[[], None],
-    ) -> None:
-        self.local, self.release = local, release
-        self.peers: Sequence[torch.Tensor] = peers
-        self.bases: Sequence[int] = bases
-        self.number = 0
-        self._backend = backend
-        self._lines: dict[tuple[int, ...], torch.Tensor] = {}
-        self.context = self.along(tuple(range(len(bases))))
+    backend: Backend
+    local: torch.Tensor
+    peers: tuple[torch.Tensor, ...]
+    bases: tuple[int, ...]
+    release: Callable[[], None]
+    number: int = 0
+    context: torch.Tensor = field(init=False)
+    _lines: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict[tuple[int, ...], torch.Tensor])
+
+    def __post_init__(self) -> None:
+        self.context = self.along(tuple(range(len(self.bases))))
 
     def along(self, line: tuple[int, ...] | None) -> torch.Tensor:
         """The context for some of the ranks, this one among them, or for all: the same tensor each time."""
         if line is None:
             return self.context
         if line not in self._lines:
-            bases, numbers = ([of[r] for r in line] for of in (self.bases, self._backend.numbers))
-            context = [line.index(self._backend.rank), len(line), *bases, *numbers]
+            bases, numbers = ([of[r] for r in line] for of in (self.bases, self.backend.numbers))
+            context = [line.index(self.backend.rank), len(line), *bases, *numbers]
             on = self.local.device
-            self._lines[line] = self._backend.lasting(lambda: torch.tensor(context, dtype=torch.int64, device=on))
+            self._lines[line] = self.backend.lasting(lambda: torch.tensor(context, dtype=torch.int64, device=on))
         return self._lines[line]
 
     def instance(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
@@ -73,8 +70,8 @@ class Arena:
         if not self.bases:
             return
         self.peers = self.bases = ()
-        self._backend.barrier()
-        self._backend.arenas.remove(self)
+        self.backend.barrier()
+        self.backend.arenas.remove(self)
         self.context = self.local = torch.empty(0, dtype=torch.uint8, device=self.context.device)
         self.release()
 
@@ -227,7 +224,6 @@ class Workspace:
     calls: int = 0
     heard: bool = False
     replayed: set[object] = field(default_factory=set[object])
-    closed: bool = False
     broken: str = ""
 
     @staticmethod
@@ -265,7 +261,5 @@ class Workspace:
 
     def close(self) -> None:
         """Free the memory. Collective; harmless when repeated."""
-        if not self.closed:
-            self.closed = True
-            self.replayed.clear()
-            self.arena.free()
+        self.replayed.clear()
+        self.arena.free()
