@@ -24,7 +24,7 @@ from tilelink.ir.schedule import KernelOptions
 from tilelink.ir.topology import Topology
 from tilelink.runtime.grid import Grid, laid_out
 from tilelink.runtime.memory import Arena, Arenas
-from tilelink.runtime.refusals import no_kernels, reported
+from tilelink.runtime.refusals import no_kernels, not_in_group, reported
 
 if TYPE_CHECKING:
     from tilelink.runtime.watchdog import Guard, StoreWatcher
@@ -134,15 +134,33 @@ class Backend(ABC):
     def named(self, name: str) -> Any:
         """What `within` takes for the group of that name. Raises TL456, there is none."""
 
-    @abstractmethod
     def among(self, ranks: Sequence[int]) -> Any:
         """What `within` takes for some of this backend's ranks, in rising order. All of them call this, and no others, each with
         its groups in the same order. Raises TL455, this rank is not among them."""
+        if self.rank not in ranks:
+            raise not_in_group(self.rank, ranks)
+        return self._group_of(tuple(self.members[r] for r in ranks))
 
     @abstractmethod
-    def within(self, group: Any) -> Backend:
+    def _group_of(self, members: tuple[int, ...]) -> Any:
+        """A group of these, by their numbers among all ranks that there are."""
+
+    def within(self, group: Any) -> Self:
         """The backend of a group that this rank is in: its ranks are numbered from 0, its streams are this backend's. Collective
         over the group. Raises TL454, it is no group; TL455: this rank is not in it."""
+        (members, found), me = self._members_of(group), self.members[self.rank]
+        if me not in members:
+            raise not_in_group(me, members)
+        if members == self.members:
+            return self
+        part = self._part([self.members.index(m) for m in members])
+        part.group = found
+        return part
+
+    @abstractmethod
+    def _members_of(self, group: Any) -> tuple[tuple[int, ...], Any]:
+        """The ranks of a group, by their numbers among all that there are, and the group as `Backend.group` has it. Raises TL454,
+        it is no group."""
 
     def grid(self, group: Any) -> Grid | None:
         """The axes that a group comes with, such as a `DeviceMesh` of several dimensions; None: it is one of `within`."""
@@ -400,11 +418,6 @@ class Apply:
 
         return contribute if self.output is None else merge
 
-    def enqueue(self, stream: Stream, call: Call) -> None:
-        inputs = [view_of(v, call) for v in self.inputs]
-        output = view_of(self.output, call) if self.output is not None else None
-        stream.apply(self.function_in(call), inputs, output)
-
 
 Work: TypeAlias = Launch | Copy | WaitDoorbell | Follow | Apply
 Step: TypeAlias = Callable[[Call], None]
@@ -444,7 +457,7 @@ def value_of(value: Value, call: Call) -> Any:
     if isinstance(value, ContextOf):
         return call.backend.arenas.holding(call.tensors[value.name]).along(value.line)
     if isinstance(value, Descriptor):
-        return Descriptor(tensor_of(value.tensor, call), value.block, value.axes, value.parts)
+        return replace(value, tensor=tensor_of(value.tensor, call))
     return call.tensors[value.name] if isinstance(value, Given) else value
 
 
@@ -452,8 +465,32 @@ def stream_of(number: int, call: Call) -> Stream:
     return call.main if number == MAIN else call.backend.side_stream(number)
 
 
-def plain_step(work: Launch | Follow | Apply, number: int) -> Step:
+def plain_step(work: Launch | Follow, number: int) -> Step:
     """A step that asks stream `number` anew in every call."""
-    if number == MAIN:
-        return lambda call: work.enqueue(call.main, call)
-    return lambda call: work.enqueue(call.backend.side_stream(number), call)
+    return lambda call: work.enqueue(stream_of(number, call), call)
+
+
+def apply_step(work: Apply, number: int, first: Call) -> Step:
+    """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
+    inputs = [_viewing(v, first) for v in work.inputs]
+    output = _viewing(work.output, first) if work.output is not None else None
+    stream = first.backend.side_stream(number)
+
+    def apply(call: Call) -> None:
+        written = output(call) if output is not None else None
+        stream.apply(work.function_in(call), [view(call) for view in inputs], written)
+
+    return apply
+
+
+def _viewing(view: View, first: Call) -> Callable[[Call], torch.Tensor]:
+    if isinstance(view.of, torch.Tensor):
+        fixed = view_of(view, first)
+        return lambda call: fixed
+    if view.pe is not None:
+        return lambda call: view_of(view, call)
+    name = view.of.name
+    if all((0, n) == span for n, span in zip(first.tensors[name].shape, view.box, strict=True)):
+        return lambda call: call.tensors[name]
+    place = tuple([slice(begin, end) for begin, end in view.box])
+    return lambda call: call.tensors[name][place]

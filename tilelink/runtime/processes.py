@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -58,18 +57,15 @@ class ProcessBackend(Backend):
         except (RuntimeError, ValueError):
             raise no_such_group(name) from None
 
-    def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+    def _group_of(self, members: tuple[int, ...]) -> dist.ProcessGroup:
         """For host work; the other ranks know nothing of it."""
-        members = [self.members[r] for r in ranks]
-        if dist.get_rank() not in members:
-            raise not_in_group(self.rank, ranks)
         # Not NCCL: one communicator would be split off another, which is collective over all ranks.
-        made = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+        made = dist.new_group(list(members), backend="gloo", use_local_synchronization=True)
         assert isinstance(made, dist.ProcessGroup)
         return made
 
-    def within(self, group: Any) -> Self:
-        """The backend of a ProcessGroup, or of a DeviceMesh of one dimension."""
+    def _members_of(self, group: Any) -> tuple[tuple[int, ...], dist.ProcessGroup]:
+        """Of a ProcessGroup, or of a DeviceMesh of one dimension. Raises TL455, too: torch does not tell of whom it is."""
         found = group.get_group() if isinstance(group, DeviceMesh) and group.ndim == 1 else group
         if found is dist.GroupMember.NON_GROUP_MEMBER:
             raise not_in_group(dist.get_rank())
@@ -81,14 +77,7 @@ class ProcessBackend(Backend):
                 why="the ranks of an operator are the processes of one torch.distributed group",
                 hint='pass a ProcessGroup, mesh["name"], or tilelink.group([0, 1])',
             )
-        members = tuple(dist.get_process_group_ranks(found))
-        if found.rank() < 0:
-            raise not_in_group(dist.get_rank(), members)
-        if members == self.members:
-            return self
-        part = self._part([self.members.index(m) for m in members])
-        part.group = found
-        return part
+        return tuple(dist.get_process_group_ranks(found)), found
 
     def grid(self, group: Any) -> Grid | None:
         """Of a DeviceMesh of several dimensions over these ranks, in rising order: its names in upper case."""

@@ -27,7 +27,7 @@ def settled(work: W.Work, number: int, launcher: Launcher, first: W.Call) -> W.S
     if isinstance(work, W.Follow):
         return _follow(work, number, first)
     if isinstance(work, W.Apply):
-        return _apply(work, number, first)
+        return W.apply_step(work, number, first)
     return _copy(work, number, first)
 
 
@@ -128,33 +128,6 @@ def _address(side: W.View, end: torch.Tensor, first: W.Call) -> Callable[[W.Call
         return lambda call: W.whole_of(side, call).data_ptr() + offset
     name = side.of.name
     return lambda call: call.tensors[name].data_ptr() + offset
-
-
-# -------------------------------------------------------------------------------------------------------------- libraries
-def _apply(work: W.Apply, number: int, first: W.Call) -> W.Step:
-    """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
-    inputs = [_view(v, first) for v in work.inputs]
-    output = _view(work.output, first) if work.output is not None else None
-    stream = first.backend.side_stream(number)
-
-    def apply(call: W.Call) -> None:
-        written = output(call) if output is not None else None
-        stream.apply(work.function_in(call), [view(call) for view in inputs], written)
-
-    return apply
-
-
-def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
-    if isinstance(view.of, torch.Tensor):
-        fixed = W.view_of(view, first)
-        return lambda call: fixed
-    if view.pe is not None:
-        return lambda call: W.view_of(view, call)
-    name = view.of.name
-    if all((0, n) == span for n, span in zip(first.tensors[name].shape, view.box, strict=True)):
-        return lambda call: call.tensors[name]
-    place = tuple([slice(begin, end) for begin, end in view.box])
-    return lambda call: call.tensors[name][place]
 
 
 # --------------------------------------------------------------------------------------------------- doorbells and events

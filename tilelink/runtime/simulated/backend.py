@@ -12,12 +12,12 @@ import torch
 
 from tilelink import cost
 from tilelink.errors import TilelinkError, with_article
-from tilelink.ir.plan import MAIN
 from tilelink.ir.topology import Device, Topology
-from tilelink.runtime.backend import Backend, Call, Copy, Step, WaitDoorbell, Work, ends_of, plain_step
+from tilelink.runtime import backend as W
+from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import suffix
 from tilelink.runtime.memory import Arena, Arenas
-from tilelink.runtime.refusals import no_such_group, not_in_group
+from tilelink.runtime.refusals import no_such_group
 from tilelink.runtime.simulated.agents import Agent, Region, StoreBuffer
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
@@ -35,7 +35,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Some ranks of a simulated run, by their numbers there; each is numbered by its place here."""
+    """Some ranks of a simulated run, by their numbers there."""
 
     members: tuple[int, ...]
 
@@ -74,14 +74,12 @@ class SimulatedBackend(Backend):
         found = tuple(int(m) for m in name.rpartition(" ")[2].split(",") if m.isdecimal())
         if not {self._host.rank} <= set(found) <= set(self.members) or name != _name(self._host.rank, found):
             raise no_such_group(name)
-        return Group(tuple(self.members.index(m) for m in found))
+        return Group(found)
 
-    def among(self, ranks: Sequence[int]) -> Group:
-        if self.rank not in ranks:
-            raise not_in_group(self.rank, ranks)
-        return Group(tuple(ranks))
+    def _group_of(self, members: tuple[int, ...]) -> Group:
+        return Group(members)
 
-    def within(self, group: Any) -> SimulatedBackend:
+    def _members_of(self, group: Any) -> tuple[tuple[int, ...], None]:
         if not isinstance(group, Group):
             raise TilelinkError(
                 "TL454",
@@ -89,9 +87,7 @@ class SimulatedBackend(Backend):
                 why="ranks of this process are not those of torch.distributed",
                 hint="name them: tilelink.group([0, 1])",
             )
-        if self.rank not in group.members:
-            raise not_in_group(self.rank, group.members)
-        return self if group.members == tuple(range(self.ranks)) else self._part(group.members)
+        return group.members, None
 
     def _reach_among(self, ranks: Sequence[int]) -> str:
         return self._machine.between(tuple(self.members[r] for r in ranks))
@@ -166,14 +162,15 @@ class SimulatedBackend(Backend):
             self._streams[index] = made
         return self._streams[index]
 
-    def step(self, work: Work, stream: int, first: Call) -> Step:
-        del first  # nothing is settled: time on the host is free here
-        on = self.main_stream() if stream == MAIN else self.side_stream(stream)
-        if isinstance(work, Copy):
-            return lambda call: on.copy(*ends_of(work, call))
-        if isinstance(work, WaitDoorbell):
+    def step(self, work: W.Work, stream: int, first: W.Call) -> W.Step:
+        if isinstance(work, W.Apply):
+            return W.apply_step(work, stream, first)
+        on = self.main_stream() if stream == W.MAIN else self.side_stream(stream)
+        if isinstance(work, W.Copy):
+            return lambda call: on.copy(*W.ends_of(work, call))
+        if isinstance(work, W.WaitDoorbell):
             return lambda call: on.wait_doorbell(work.doorbell, work.times)
-        return plain_step(work, stream)
+        return W.plain_step(work, stream)
 
     # ---------------------------------------------------------------------------------------------------- the ranks' host
     def finish(self) -> None:
