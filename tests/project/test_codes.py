@@ -21,6 +21,7 @@ SAME = {
     "TL313": "mapping/kernels mapping/placement_rules",
     "TL450": "runtime/launching runtime/simulated/interpreter",
     "TL454": "runtime/launching runtime/processes runtime/simulated/backend",
+    "TL464": "runtime/launching runtime/refusals",
     "TL473": "pipeline/reports runtime/watchdog",
     "TL505": "runtime/simulated/builder runtime/simulated/interpreter",
     "TL605": "proof/check proof/counts",

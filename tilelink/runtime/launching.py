@@ -14,93 +14,59 @@ import torch
 import torch.distributed as dist
 
 from tilelink.errors import TilelinkError, is_whole, whole_line
-from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import grid_of
 from tilelink.runtime.memory import NAMES
-from tilelink.runtime.refusals import warn_once
+from tilelink.runtime.refusals import check_option, warn_once
 from tilelink.runtime.session import Session, current, in_rank, require, using
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated import Observer
-    from tilelink.runtime.simulated.machine import Recorder
-    from tilelink.runtime.simulated.scheduler import Turns
 
 T = TypeVar("T")
 SIMULATED = "no GPU and no torchrun: running in the simulated backend (every rank in this process, on the CPU)"
+OPTIONS = ("seed", "straggler", "policy", "races", "delayed_stores", "device", "nodes", "recorder")
+"""Of the simulated backend alone."""
 
 
 def simulated(
     main: Callable[[], T],
     ranks: int,
     *,
-    seed: int = 0,
-    straggler: int | None = None,
-    device: Device | None = None,
-    policy: str | Turns | None = None,
-    recorder: Recorder | None = None,
-    races: bool | Observer = True,
+    axes: Mapping[str, int] | None = None,
     watchdog: float | None = None,
     debug: bool | None = None,
-    delayed_stores: bool = False,
-    nodes: int = 1,
-    axes: Mapping[str, int] | None = None,
+    races: bool | Observer = True,
+    **options: Any,
 ) -> list[T]:
     """Run `main` once for every rank of a simulated run; its results by rank.
 
     Args:
-        seed: of the order in which simulated streams and workers go on.
-        straggler: a rank that goes on only while no other can.
-        device: of every rank; its speed is that of `tilelink.cost.H200`'s multiprocessors.
-        policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.scheduler`.
-        recorder: keeps what ran when, for timelines.
-        races: look for accesses that nothing orders; or an observer that does, or keeps what it sees.
-        delayed_stores: stores may arrive late and in another order, until something orders them.
-        nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
         axes, watchdog, debug: as of `launch`.
+        races: look for accesses that nothing orders; or an observer that does, or keeps what it sees.
+        options: those of `runtime.simulated.simulate`.
 
     Raises:
-        TilelinkError: TL464 a value that an option cannot have; TL501 a deadlock, with every waiting line; TL507 a race; TL508 no
-            policy; TL450 a simulation inside another one or beside it; TL239 that is no number of ranks; TL458 there are no
-            processes for torch.distributed.
+        TilelinkError: those of `simulate`; TL464 a value that an option cannot have; TL450 a simulation inside another one or
+            beside it; TL239 that is no number of ranks; TL458 there are no processes for torch.distributed.
     """
     check_ranks(ranks)
     from tilelink.runtime.simulated import Observer, RaceDetector, simulate
-    from tilelink.runtime.simulated.scheduler import turns_of
 
     if in_rank():
         raise TilelinkError(
             "TL450", "a simulation was started inside a rank", hint="call tilelink.launch once, outside"
         )
-
-    turns = turns_of(policy) if isinstance(policy, str) else policy
-    slow = straggler if turns is None or turns.straggler is None else turns.straggler
-    _require("seed", seed, is_whole(seed), "a whole number")
-    here = slow is None or (is_whole(slow) and slow in range(ranks))
-    _require("straggler", slow, here, f"one of ranks 0 to {ranks - 1}")
-    divides = is_whole(nodes) and nodes > 0 and ranks % nodes == 0
-    _require("nodes", nodes, divides, f"a number that divides {ranks} ranks")
-    _require("device", device, device is None or isinstance(device, Device), "an `ir.topology.Device`")
-    _require("races", races, isinstance(races, (bool, Observer)), "True, False or an observer")
+    check_option("races", races, isinstance(races, (bool, Observer)), "True, False or an observer")
     seconds, checked = _checks(watchdog, debug, environment.watchdog, environment.debug)
 
     def body(backend: Backend) -> T:
         with using(along(Session(backend, seconds, checked), axes)), without_processes():
             return main()
 
-    return simulate(
-        body,
-        ranks,
-        seed=seed,
-        straggler=straggler,
-        policy=turns,
-        device=device or Device(),
-        recorder=recorder,
-        delayed_stores=delayed_stores,
-        observer=(RaceDetector() if races else None) if isinstance(races, bool) else races,
-        nodes=nodes,
-    )
+    observer = (RaceDetector() if races else None) if isinstance(races, bool) else races
+    return simulate(body, ranks, observer=observer, **options)
 
 
 def along(session: Session, axes: Mapping[str, int] | None) -> Session:
@@ -126,8 +92,8 @@ def launch(
             lie along the last. Operators with these axes may be called, and those of one axis, along all ranks.
         watchdog: seconds that a wait of a kernel may take before it is reported; default: TILELINK_WATCHDOG.
         debug: whether calls are checked on the host and on the device; default: TILELINK_DEBUG.
-        options: those of the simulated backend: `seed`, `straggler`, `policy`, `races`, `delayed_stores`, `device`, `nodes`,
-            `recorder`.
+        options: those of the simulated backend, see `runtime.simulated.simulate` and `simulated`: `seed`, `straggler`, `policy`,
+            `races`, `delayed_stores`, `device`, `nodes`, `recorder`.
 
     Returns:
         results by rank (under torchrun: this rank's alone).
@@ -135,14 +101,14 @@ def launch(
     Raises:
         TilelinkError: TL464, an option that there is not, or a value that it cannot have; and those of a simulation.
     """
-    _require("main", main, callable(main), "a function without arguments")
-    known = inspect.signature(simulated).parameters
-    for name in options.keys() - known.keys():
+    check_option("main", main, callable(main), "a function without arguments")
+    known = [*list(inspect.signature(launch).parameters)[1:-1], *OPTIONS]
+    for name in options.keys() - OPTIONS:
         close = difflib.get_close_matches(name, known, n=1)
         raise TilelinkError(
             "TL464",
             f"`launch` has no option `{name}`",
-            why=f"its options are {', '.join(k for k in known if k != 'main')}",
+            why=f"its options are {', '.join(known)}",
             hint=f"did you mean `{close[0]}`?" if close else "leave it out",
         )
     session = current()
@@ -161,14 +127,9 @@ def _checks(
     """Seconds that a wait may take (None: any number), and whether calls are checked; as asked, else as is usual here."""
     number = isinstance(watchdog, float) or is_whole(watchdog)
     usual = "a number of seconds, such as 30, or 0 for waits without a limit"
-    _require("watchdog", watchdog, watchdog is None or (number and 0 <= watchdog < environment.LONGEST_WAIT), usual)
-    _require("debug", debug, debug is None or isinstance(debug, bool), "True or False")
+    check_option("watchdog", watchdog, watchdog is None or (number and 0 <= watchdog < environment.LONGEST_WAIT), usual)
+    check_option("debug", debug, debug is None or isinstance(debug, bool), "True or False")
     return seconds() if watchdog is None else watchdog or None, on() if debug is None else debug
-
-
-def _require(name: str, value: Any, holds: bool, what: str) -> None:
-    if not holds:
-        raise TilelinkError("TL464", f"`launch` cannot take {name}={value!r}", hint=f"pass {what}")
 
 
 def listed(arguments: Sequence[Any], ranks: int | None = None) -> int:
@@ -192,7 +153,7 @@ def check_ranks(ranks: Any) -> None:
         raise TilelinkError("TL239", f"{ranks!r} is no number of ranks", hint="pass a whole number, 1 or more")
 
 
-def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options: Any) -> list[T]:
+def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]]) -> list[T]:
     """Call once per rank with that rank's argument of each list, in a simulated ranks, as many ranks."""
     count = listed(arguments)
     warn_once(SIMULATED)
@@ -201,7 +162,7 @@ def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options
         me = require().backend.rank
         return call(*[a[me] for a in arguments])
 
-    return simulated(main, count, **options)
+    return simulated(main, count)
 
 
 def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None = None) -> Any:

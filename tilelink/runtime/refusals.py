@@ -18,6 +18,12 @@ def warn_once(text: str) -> None:
     logging.getLogger("tilelink").warning(text)
 
 
+def check_option(name: str, value: object, holds: bool, what: str) -> None:
+    """Raises TL464, an option of `launch` cannot have this value."""
+    if not holds:
+        raise TilelinkError("TL464", f"`launch` cannot take {name}={value!r}", hint=f"pass {what}")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What all ranks must ask alike, or they do not make the same call.
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from tilelink import cost
-from tilelink.errors import TilelinkError, with_article
+from tilelink.errors import TilelinkError, is_whole, with_article
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime import backend as W
 from tilelink.runtime.backend import Backend
 from tilelink.runtime.grid import suffix
 from tilelink.runtime.memory import Arena, Arenas
-from tilelink.runtime.refusals import no_such_group
+from tilelink.runtime.refusals import check_option, no_such_group
 from tilelink.runtime.simulated.agents import Agent, Region, StoreBuffer
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
@@ -218,27 +218,42 @@ def simulate(
     seed: int = 0,
     straggler: int | None = None,
     policy: str | Turns | None = None,
-    device: Device = Device(),
+    device: Device | None = None,
     costs: cost.Machine = cost.H200,
     recorder: Recorder | None = None,
     observer: Observer | None = None,
     delayed_stores: bool = False,
     nodes: int = 1,
 ) -> list[Any]:
-    """Run `main(backend)` as every rank, and return the results by rank.
+    """Run `main(backend)` as every rank, and return the results by rank. An exception of one rank ends the run and says which
+    rank it was, and under which policy. Triton kernels are interpreted while this lasts: compile nothing inside.
 
-    The same seed gives the same schedule. The rank `straggler` runs only while no other can. `policy` stands for both,
-    and there are more of them. `recorder` keeps a trace; `observer` sees every access. With `delayed_stores` what a program
-    stores arrives late and in any order that its barriers, fences and releases allow, by `seed`. The ranks lie on
-    `nodes` nodes, as many on each, with a network between them. An exception of one rank ends the run and says which rank
-    it was, and under which policy. Triton kernels are interpreted while this lasts: compile
-    nothing inside.
+    Args:
+        seed: of the order in which streams and workers go on: the same one gives the same schedule.
+        straggler: a rank that goes on only while no other can.
+        policy: whose turn it is, instead of both: `"priorities-7"`, see `scheduler`.
+        device: of every rank; its speed is that of `costs`' multiprocessors.
+        recorder: keeps what ran when, for timelines.
+        observer: sees every access.
+        delayed_stores: what a program stores arrives late, in any order that its barriers, fences and releases allow, by `seed`.
+        nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
+
+    Raises:
+        TilelinkError: TL464 a value that an option cannot have; TL501 a deadlock, with every waiting line; TL507 a race, where
+            the observer looks for them; TL508 no policy; TL450 another simulation is running.
     """
+    check_option("seed", seed, is_whole(seed), "a whole number")
     turns = Turns(seed, straggler) if policy is None else turns_of(policy) if isinstance(policy, str) else policy
+    slow = straggler if turns.straggler is None else turns.straggler
+    here = slow is None or (is_whole(slow) and slow in range(ranks))
+    check_option("straggler", slow, here, f"one of ranks 0 to {ranks - 1}")
+    divides = is_whole(nodes) and nodes > 0 and ranks % nodes == 0
+    check_option("nodes", nodes, divides, f"a number that divides {ranks} ranks")
+    check_option("device", device, device is None or isinstance(device, Device), "an `ir.topology.Device`")
     stores = StoreBuffer(turns.seed, delays=delayed_stores)
-    topology = Topology(ranks=ranks, backend="simulated", device=device)
-    machine = Machine(topology, -(-ranks // nodes), Scheduler(turns), costs, recorder, observer or Observer(), stores)
-    machine.observer.attached(machine)
+    topology = Topology(ranks=ranks, backend="simulated", device=device or Device())
+    machine = Machine(topology, ranks // nodes, Scheduler(turns), costs, recorder, observer or Observer(), stores)
+    machine.observer.machine = machine
     interpreter, meetings = Interpreter(machine), dict[tuple[int, ...], Meeting]()
     results: list[Any] = [None] * ranks
 

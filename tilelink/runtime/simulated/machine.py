@@ -49,10 +49,7 @@ class Observer:
     """
 
     machine: Machine
-
-    def attached(self, machine: Machine) -> None:
-        """The run begins. `machine.place(agent)` tells the emitted line, `machine.name_of` what an address is."""
-        self.machine = machine
+    """From the beginning of the run: `machine.place(agent)` tells the emitted line, `machine.name_of` what an address is."""
 
     def mark(self, agent: Agent) -> object:
         """Everything `agent` has done so far, for `after`."""
