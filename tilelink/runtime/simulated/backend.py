@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,17 +20,9 @@ from tilelink.runtime.memory import Arena, Arenas
 from tilelink.runtime.refusals import check_option, no_such_group
 from tilelink.runtime.simulated.agents import Agent, Region, StoreBuffer
 from tilelink.runtime.simulated.interpreter import Interpreter
-from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
+from tilelink.runtime.simulated.machine import Machine, Meeting, Observer, Recorder
 from tilelink.runtime.simulated.scheduler import Blame, Scheduler, Turns, turns_of
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream, poison
-
-
-@dataclass(slots=True, eq=False)
-class Meeting:
-    """One collective call: what it is, and of each rank that has come its value, what it has done before, and when it came."""
-
-    what: str
-    come: dict[int, tuple[Any, object, float]] = field(default_factory=dict[int, tuple[Any, object, float]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +33,18 @@ class Group:
 
 
 class SimulatedBackend(Backend):
-    """One rank."""
+    """One rank, whose program `host` runs."""
 
     device = torch.device("cpu")
 
-    def __init__(
-        self, interpreter: Interpreter, meetings: dict[tuple[int, ...], Meeting], members: tuple[int, ...], host: Agent
-    ) -> None:
-        """`meetings`: of each group of ranks that are at one, the collective call to which some have come; shared by all."""
+    def __init__(self, interpreter: Interpreter, host: Agent) -> None:
         machine = interpreter.machine
         self.group = None
-        self.members = self.numbers = members
-        self.rank = self.members.index(host.rank)
-        self.ranks = len(self.members)
-        reach = machine.between(self.members)
-        self.topology: Topology = replace(machine.topology, ranks=self.ranks, reach=reach)
+        self.rank, self.ranks = host.rank, machine.topology.ranks
+        self.members = self.numbers = tuple(range(self.ranks))
+        self.topology: Topology = replace(machine.topology, reach=machine.between(self.members))
         self._machine = machine
         self._interpreter = interpreter
-        self._meetings = meetings
         self._host = host
         self._processors = Multiprocessors(machine.topology.device.sms)
         self._streams: dict[int, SimulatedStream] = {}
@@ -95,7 +81,7 @@ class SimulatedBackend(Backend):
     def _meet(self, what: str, value: Any) -> list[Any]:
         """Every rank's value, by rank; returns when all have come."""
         host, observer, scheduler = self._host, self._machine.observer, self._machine.scheduler
-        meeting = self._meetings.setdefault(self.members, Meeting(what))
+        meeting = self._machine.meetings.setdefault(self.members, Meeting(what))
         if meeting.what != what:
             other = next(iter(meeting.come))
             raise TilelinkError(
@@ -105,7 +91,7 @@ class SimulatedBackend(Backend):
             )
         meeting.come[host.rank] = value, observer.mark(host), host.clock
         if len(meeting.come) == self.ranks:
-            del self._meetings[self.members]  # nobody goes on to the next one before all have come
+            del self._machine.meetings[self.members]  # nobody goes on to the next one before all have come
         scheduler.wake(meeting)
         scheduler.block(
             meeting,
@@ -254,7 +240,7 @@ def simulate(
     topology = Topology(ranks=ranks, backend="simulated", device=device or Device())
     machine = Machine(topology, ranks // nodes, Scheduler(turns), costs, recorder, observer or Observer(), stores)
     machine.observer.machine = machine
-    interpreter, meetings = Interpreter(machine), dict[tuple[int, ...], Meeting]()
+    interpreter = Interpreter(machine)
     results: list[Any] = [None] * ranks
 
     def run(backend: SimulatedBackend) -> None:
@@ -264,7 +250,7 @@ def simulate(
     with Blame(f"under the policy {turns}"), interpreter.patched():
         for rank in range(ranks):
             host = Agent(rank)
-            backend = SimulatedBackend(interpreter, meetings, tuple(range(ranks)), host)
+            backend = SimulatedBackend(interpreter, host)
             machine.scheduler.spawn(host, partial(run, backend))
         try:
             # Streams and workers write to what programs gave them, in whatever mode those were.

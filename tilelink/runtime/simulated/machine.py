@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -113,6 +113,14 @@ SMALL_COPY = 64 * WORD
 
 
 @dataclass(slots=True, eq=False)
+class Meeting:
+    """One collective call: what it is, and of each rank that has come its value, what it has done before, and when it came."""
+
+    what: str
+    come: dict[int, tuple[Any, object, float]] = field(default_factory=dict[int, tuple[Any, object, float]])
+
+
+@dataclass(slots=True, eq=False)
 class Machine:
     """The devices of `topology`, `per_node` of them on each node, their memory, and the schedule of this run."""
 
@@ -130,6 +138,8 @@ class Machine:
         default_factory=dict[int, dict[tuple[int, int], Argument]]
     )
     """By rank: every argument that a kernel has had, as names for what streams access."""
+    meetings: dict[tuple[int, ...], Meeting] = field(default_factory=dict[tuple[int, ...], Meeting])
+    """Of each group of ranks that are at one, the collective call to which some have come."""
     limit: int | None = None
     """Nanoseconds that a wait with a time limit may take."""
     passed: int = 0
