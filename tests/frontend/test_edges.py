@@ -397,6 +397,21 @@ def test_what_paths_make_of_what_lies_past_an_edge(lines: str, changed: bool) ->
         assert captured("M K, K N, M 8, M K i32, M i32 -> M", "a, b, c, d, e, out", body)
 
 
+@table("loop", ["for i in range(4):", "if tl.size(a, 0) > 2:"])
+def test_a_tile_longer_than_its_axis_ends_past_it_also_where_a_program_counts(loop: str) -> None:
+    """Loops to a constant are rehearsed with axes that are longer than that, whose first tile is none that ends past an edge."""
+    first = f"m, k = tl.tile_id(out)\nx = tl.tile_load(a, (m, k))\n{loop}\n    x += 1\n"
+    wrong = [
+        "top = tl.tile_range(out, m)[:, None] < 2\ntl.tile_store(out, (m, k), tl.flip(x, 0), mask=top)",
+        "if tl.tile_begin(out, m) == 0:\n    x += tl.max(x, 1)[:, None]\ntl.tile_store(out, (m, k), x)",
+    ]
+    for lines in wrong:
+        with pytest.raises(TilelinkError, match="TL143"):
+            captured("M K -> M K", "a, out", first + lines)
+    right = "x += tl.max(tl.abs(tl.tile_load(a, (m, k))), 1)[:, None]\ntl.tile_store(out, (m, k), x)"
+    assert captured("M K -> M K", "a, out", first + right)
+
+
 @table(
     "line, changed",
     [

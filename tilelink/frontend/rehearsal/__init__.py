@@ -30,6 +30,8 @@ MANY = 18
 """Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""
 WALKED, LONGER, LONG = (0, 5), (64,), 37
 """Rehearsals that show whether what is stored hangs on the tiles of a walk; how long others are, and how long their axis is."""
+ONE = 32
+"""Elements of a tile that is the only one of its axis."""
 QUOTIENTS = (1, 6)
 """Rehearsals that judge quotients."""
 MORE = 72
@@ -57,6 +59,8 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
         for which in range(MANY):
             if which < len(SIZES) or found.doubtful or (program.constants and 3 * which < 2 * MANY):
                 run(Drawn(which, counted))
+                if counted:  # axes are longer than a tile then, of which the first ends at no edge
+                    run(Drawn(which, counted, tile=ONE))
         for which in range(len(SIZES)):
             for size, axis in near[: MORE // len(SIZES) if found.doubtful or not which else 0]:
                 run(Drawn(which, counted, size, axis))

@@ -15,6 +15,8 @@ from tilelink.frontend.source import FunctionSource
 from tilelink.ir.program import Constant, Param, Together
 from tilelink.ir.shape import Signature
 
+TILE = 4
+"""Elements of a tile."""
 SIZES = ((3, 6, 5, 7), (1, 2, 3, 5), (6, 3, 7, 1), (2, 1, 6, 3), (5, 7, 1, 2), (7, 5, 2, 6), (6, 3, 2, 5))
 """By rehearsal, sizes of dimensions in the order of the signature: of one tile or of two, the last of which is no whole one."""
 
@@ -51,7 +53,7 @@ class Drawn:
     """Which call it is. `least`: axes have more elements than a program counts by constants; `near`: one has, or all have, about
     as many as a constant that positions are compared with; `axis`: which one, -1: all. `half`: of tiles of the domain along this
     index, 0: the first half, 1: the second; of those of a walk, how long they are. `first`: quotients are judged, in the first
-    tile of the domain, or in the last."""
+    tile of the domain, or in the last. `tile`: elements of a tile."""
 
     which: int
     least: int = 0
@@ -59,6 +61,7 @@ class Drawn:
     axis: int = -1
     half: tuple[str, int] | None = None
     first: bool | None = None
+    tile: int = TILE
 
     def size(self, k: int) -> int:
         sizes = SIZES[(self.which + self.which // len(SIZES)) % len(SIZES)]

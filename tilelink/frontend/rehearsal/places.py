@@ -11,12 +11,12 @@ import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.frontend.rehearsal.blocks import IN, INDEX, Array, Block, Edge, number
-from tilelink.frontend.rehearsal.drawn import SIZES, Drawn, Findings, Paths, Rehearsed
+from tilelink.frontend.rehearsal.drawn import SIZES, TILE, Drawn, Findings, Paths, Rehearsed
 from tilelink.ir.program import Param
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, dims_of, evaluated
 
-TILE, RANKS = 4, 3
-"""Elements of a tile, and how many ranks there are."""
+RANKS = 3
+"""How many ranks there are."""
 TURNS, ENOUGH = 4, 32
 """Turns of a loop that are rehearsed; in the first rehearsal, and of a loop that is unrolled, there are enough."""
 REST = 6

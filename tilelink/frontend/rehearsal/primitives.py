@@ -13,7 +13,7 @@ from tilelink.frontend.rehearsal import blocks, calls
 from tilelink.frontend.rehearsal.blocks import IN, PAST, Array, Block, Edge, agreed, elementwise, flat, number, spread
 from tilelink.frontend.rehearsal.calls import Call
 from tilelink.frontend.rehearsal.drawn import SIZES
-from tilelink.frontend.rehearsal.places import RANKS, TILE, Span, spanning
+from tilelink.frontend.rehearsal.places import RANKS, Span, spanning
 from tilelink.ir.program import Param
 from tilelink.ir.shape import RANK_AXIS, Axis, dims_of
 
@@ -25,7 +25,7 @@ class Primitives(Call):
     """Those that give values, or store them."""
 
     def tile_id(self, t: Param) -> Any:
-        trial, found = self.trial, list[Any]()
+        trial, found, length = self.trial, list[Any](), self.trial.drawn.tile
         first = trial.which % len(SIZES) == 0 if trial.drawn.first is None else trial.drawn.first
         for on, name in zip(t.shape.axes, trial.program.domain, strict=True):
             low, high = trial.part(on)
@@ -33,10 +33,10 @@ class Primitives(Call):
                 ranks = on.name == RANK_AXIS
                 found.append(number(trial.rank if ranks else low, coordinate=ranks))
                 continue
-            begin = range(low, high, TILE)[0 if first and high - low > TILE else -1]
-            end, lanes, half = min(begin + TILE, high), TILE, trial.drawn.half
+            begin = range(low, high, length)[0 if first and high - low > length else -1]
+            end, lanes, half = min(begin + length, high), length, trial.drawn.half
             if name and half is not None and half[0] == name:
-                begin, lanes = min(begin + TILE // 2 * half[1], end - 1), TILE // 2
+                begin, lanes = min(begin + length // 2 * half[1], end - 1), length // 2
             tile = spanning(Edge(t.name, on.name, name or ""), begin, min(begin + lanes, end), lanes)
             if name:
                 trial.tiles[name] = tile
@@ -129,7 +129,7 @@ class Primitives(Call):
         if on.unit:
             return [number(n, coordinate=on.name == RANK_AXIS) for n in range(low, high)[: trial.turns]]
         trial.found.walks[var] = next((k for k, dim in enumerate(trial.sizes) if dim in dims_of(on.size)), -1)
-        lanes = trial.drawn.half[1] if trial.drawn.half is not None and trial.drawn.half[0] == var else TILE
+        lanes = trial.drawn.half[1] if trial.drawn.half is not None and trial.drawn.half[0] == var else trial.drawn.tile
         edge = Edge(t.name, on.name, WALK)
         begins = range(low, high, lanes)[-trial.turns :]
         return [spanning(edge, begin, min(begin + lanes, high), lanes) for begin in begins]
