@@ -120,3 +120,46 @@ def test_a_walk_that_announces_each_of_its_tiles(named: bool) -> None:
     placed = operator.schedule(row_by_row=tilelink.sms(2, M=4, N=4, own_kernel=True), twice=tilelink.sms(2, M=4, N=8))
     for ranks in (1, 2):
         assert all(torch.equal(y, 2 * x) for y in tilelink.launch(lambda: placed(x), ranks, straggler=0))
+
+
+@tilelink.program("R/R M N -> R M N, R M N")
+def sent(x: Any, ones: Any, others: Any) -> None:
+    s, m, n = tl.tile_id(x)
+    value = tl.tile_load(x, (s, m, n))
+    tl.tile_push_data(ones, (s, m, n), value)
+    tl.producer_tile_notify(ones, (s, m, n))
+    tl.tile_push_data(others, (s, m, n), 2 * value)
+    tl.producer_tile_notify(others, (s, m, n))
+
+
+@tilelink.program("s M N, s M N -> M N")
+def one_by_one(ones: Any, others: Any, out: Any) -> None:
+    """Two walks by one name, each of which waits for flags of all ranks."""
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for s in tl.tiles(ones, axis=0):
+        tl.consumer_tile_wait(ones, (s, m, n))
+        acc = acc * 2 + tl.tile_load(ones, (s, m, n))
+    for s in tl.tiles(others, axis=0):
+        tl.consumer_tile_wait(others, (s, m, n))
+        acc = acc * 2 + tl.tile_load(others, (s, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+@tilelink.operator("R/R M N -> M N")
+def both(x: Any) -> Any:
+    return one_by_one(*sent(x))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_walks_by_one_name_wait_for_their_own_flags(ranks: int) -> None:
+    x = torch.randn(ranks, 5, 7, generator=torch.Generator().manual_seed(0))
+    want = torch.zeros(5, 7)
+    for part in (*x, *(2 * x)):
+        want = want * 2 + part
+    for placed in (both, both.schedule(sent=sms(M=4, N=4), one_by_one=sms(M=2, N=4), ll=False)):
+        results = tilelink.launch(
+            lambda placed=placed: placed(x[tilelink.rank()][None]), ranks, races=True, straggler=0
+        )
+        for got in results:
+            torch.testing.assert_close(got, want)

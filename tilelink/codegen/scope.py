@@ -167,8 +167,8 @@ class Scope(File):
 
     @contextmanager
     def keeping_names(self) -> Generator[None]:
-        """What formulas get names for meanwhile has none afterwards."""
-        known = dict(self.known)
+        """What formulas get names for meanwhile has none afterwards, here and in scopes that know the same."""
+        known, self.known = self.known, dict(self.known)
         yield
         self.known = known
 
