@@ -316,6 +316,16 @@ def test_formulas_follow_assignments(text: str, before: str, formula: str | None
         ("(e > 1) + 1", None, "(e > 1) + 1"),
         ("((e > 1) if flag else (e > 2)) + (f > 1)", None, "(flag != 0) & (e > 1) | (flag == 0) & (e > 2) != (f > 1)"),
         ("~(e > 1)", None, "e <= 1"),
+        ("(e > 1) * (f > 1) + (e > 2)", None, "(e > 1) & (f > 1) != (e > 2)"),
+        ("tl.minimum(e > 1, f > 1) - (e > 2)", None, "(e > 1) & (f > 1) != (e > 2)"),
+        ("-tl.maximum(e > 1, f > 1)", None, "(e > 1) | (f > 1)"),
+        ("tl.where(e > 1, f > 1, True) + (e > 2)", None, "tl.where(e > 1, 1, 0) * (f > 1) + (e <= 1) != (e > 2)"),
+        ("tl.where(e > 1, 1, 0) + tl.where(f > 1, 1, 0)", None, "tl.where(e > 1, 1, 0) + (f > 1)"),
+        ("(e > 1) * 1 - (f > 1)", None, "tl.where(e > 1, 1, 0) - (f > 1)"),
+        ("~tl.where(e > 1, 1, 0)", None, "-1 - (e > 1)"),
+        ("tl.where(e > 1, 1, 0) + flag", None, "tl.where(e > 1, 1, 0) + (flag != 0)"),
+        ("((e > 1) if flag else 0) + (f > 1)", None, None),
+        ("(not e > 1) + (f > 1)", "((e > 1) == 0) + (f > 1)", "(e <= 1) != (f > 1)"),
         ("~flag", None, "-1 - flag"),
         ("flag + flag", None, "flag + flag"),
         ("-flag", None, "0 - flag"),
@@ -333,6 +343,17 @@ def test_truths_of_a_kernel_are_bits_and_those_of_the_compiler_numbers(
     found = expression(text)
     assert found.text == (written or ast.unparse(ast.parse(text)))
     assert (None if found.formula is None else formula_text(found.formula)) == formula
+
+
+@table("text", ["tl.where(e > 1, 1, 0) {} tl.where(f > 1, 1, 0)", "2 {} ((e > 1) * 1 {} (f > 1))"])
+@table("op", ["+", "-"])
+def test_truths_taken_for_numbers_are_numbers_of_arrays(text: str, op: str) -> None:
+    text = text.replace("{}", op)
+    found = expression(text).formula
+    assert found is not None
+    blocks = {"e": np.arange(4)[:, None], "f": np.arange(4)[None, :]}
+    wanted = eval(text, {"tl": SimpleNamespace(where=np.where), **{n: v.astype(object) for n, v in blocks.items()}})
+    assert evaluate(found, blocks).tolist() == wanted.tolist()
 
 
 def test_texts_of_formulas_take_blocks() -> None:

@@ -112,6 +112,54 @@ def by_bits(x: Any, out: Any) -> None:
         tl.tile_store(out, (e, n), -tl.tile_load(x, (e, n)))
 
 
+@tilelink.program("M N -> M N")
+def tenfold(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (m, n))
+    tl.tile_store(out, (m, n), 10 * tl.tile_load(x, (m, n)))
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("M N -> M N")
+def by_numbers(x: Any, out: Any, *, which: str) -> None:
+    """Waits for the row, and for its flag, that numbers made of truth values name."""
+    m, n = tl.tile_id(out)
+    at = tl.tile_begin(out, m)
+    row = 0
+    if which == "chosen":
+        row = tl.where(at > 1, 1, 0) + tl.where(at > 3, 1, 0)
+    if which == "multiplied":
+        row = (at > 1) * 1 + (at > 3) * 1
+    if which == "negated":
+        row = 2 + ~tl.where(at > 1, 1, 0)
+    if which == "bits":
+        row = tl.minimum(at > 1, at > 0) * (at > 2) + (not at > 3) + 0
+    tl.consumer_tile_wait(x, (row, n))
+    tl.tile_store(out, (m, n), tl.tile_load(x, (row, n))[None, :] + tl.zeros(tl.tile_shape(out), tl.float32))
+
+
+@tilelink.operator("M/R N -> M N")
+def named_by_numbers(x: Any, *, which: str) -> Any:
+    return by_numbers(tenfold(gather(x)), which=which)
+
+
+@pytest.mark.parametrize(
+    ("which", "rows"),
+    [
+        ("chosen", [0, 0, 1, 1, 2, 2]),
+        ("multiplied", [0, 0, 1, 1, 2, 2]),
+        ("negated", [1, 1, 0, 0, 0, 0]),
+        ("bits", [1, 1, 1, 0, 1, 1]),
+    ],
+)
+def test_numbers_made_of_truth_values(which: str, rows: list[int]) -> None:
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    placed = named_by_numbers.schedule(gather=sms(1, M=1), tenfold=sms(1, M=1), by_numbers=sms(1, M=1))
+    results = tilelink.launch(lambda: placed(x[part(6, tilelink.rank(), RANKS)], which=which), RANKS, races=True)
+    for got in results:
+        torch.testing.assert_close(got, 10 * x[rows])
+
+
 @tilelink.operator("e N -> e N, e N")
 def constants_and_bits(x: Any, *, least: int = 2) -> Any:
     return by_constants(x, least=least), by_bits(x)

@@ -109,12 +109,13 @@ def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:
     state.env |= state.params
     for constant, argument in zip(constants, arguments.kwonlyargs, strict=True):
         name, loc = constant.name, state.loc(argument)
-        given = Variable(named(name), loc) if constant.kind == "float" else root(name, loc, static=True)
+        given = Variable(named(name), loc)
+        if constant.kind != "float":
+            given = root(name, loc, static=True, bit=constant.kind == "bool")
         state.env[name] = given
         if name not in state.once:
             state.assigned[name] = state.fresh(name)
             state.keep(name, loc)
-    state.flags = frozenset(c.name for c in constants if c.kind == "bool")
 
 
 def _check_name(state: Lowering, name: str, node: ast.AST, message: str) -> None:

@@ -19,6 +19,7 @@ from tilelink.frontend.values import (
     TileTuple,
     Value,
     Variable,
+    all_bits,
     bounded,
     combined,
     common_rank,
@@ -70,7 +71,8 @@ def _constant(state: Lowering, node: ast.Constant) -> Value:
     if node.value is not None and not isinstance(node.value, (bool, int, float, str)):
         why, message = "Triton has numbers, strings and None", f"a literal of type `{type(node.value).__name__}`"
         state.fail("TL111", node, f"{message} in a tile program", why, "write a number")
-    return Value(node, formula=of(node.value) if isinstance(node.value, (int, str)) else None)
+    formula = of(node.value) if isinstance(node.value, (int, str)) else None
+    return Value(node, formula=formula, bit=isinstance(node.value, bool))
 
 
 def _name(state: Lowering, node: ast.Name) -> Value:
@@ -90,7 +92,7 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     if isinstance(found, Number):
         name = state.constant(found, node)
         formula = of(found.value) if isinstance(found.value, (int, str)) else None
-        return named(name, formula=formula)
+        return named(name, formula=formula, bit=isinstance(found.value, bool))
     if isinstance(found, Language):
         _check_known(state, node, found)
         return Value(ast.parse(found.path, mode="eval").body)
@@ -198,24 +200,40 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
     formula = _arithmetic(state, op, left, right) if op else None
     only_if = needed([left, right]) if isinstance(node.op, ast.BitAnd) else None
-    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula, only_if=only_if)
+    bit = all_bits([left, right]) if isinstance(node.op, _OF_BITS) or not _known(state, left, right) else False
+    made = ast.BinOp(_operand(state, left), node.op, _operand(state, right))
+    return _combine(made, [left, right], formula, only_if=only_if, bit=bit)
+
+
+def _operand(state: Lowering, value: Value) -> ast.expr:
+    """What an operator is given. `not` is Python's where kernels are interpreted, whose truth values are no bits: what it says is
+    said by a comparison."""
+    if isinstance(value.node, ast.UnaryOp) and isinstance(value.node.op, ast.Not) and not _known(state, value):
+        return ast.Compare(value.node.operand, [ast.Eq()], [ast.Constant(0)])
+    return value.node
+
+
+_OF_BITS = (ast.BitAnd, ast.BitOr, ast.BitXor)
+"""What of truth values Python, too, makes truth values with."""
+
+
+def _known(state: Lowering, *values: Value) -> bool:
+    """Whether the compiler computes with them, as Python does."""
+    return all(state.static(v, spelled=True) for v in values)
 
 
 def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
     """The formula of `left op right`. Of what the compiler knows it computes all itself, as Python does; of a kernel's truth
     values, which are bits, one and one is nothing."""
-    known = all(state.static(v, spelled=True) for v in (left, right))
+    known = _known(state, left, right)
     if op in ("//", "%", "cdiv") and known:
         return rounded_down(op, left.formula, right.formula)
-    if op in ("+", "-", "//", "%", "cdiv") and not known and _is_bit(state, left) and _is_bit(state, right):
-        return combined("!=", left.formula, right.formula) if op in ("+", "-") else None
-    return combined(op, left.formula, right.formula)
-
-
-def _is_bit(state: Lowering, value: Value) -> bool:
-    """Whether a kernel has it as a truth value."""
-    flag = isinstance(value.formula, Sym) and value.formula.name in state.flags
-    return flag or is_truth(value.formula) or isinstance(constant_of(value.node), bool)
+    bits = False if known else all_bits([left, right])
+    if op in ("+", "-", "//", "%", "cdiv") and bits is not False:
+        return combined("!=", left.formula, right.formula) if bits and op in ("+", "-") else None
+    op = {"*": "and", "min": "and", "max": "or"}.get(op, op) if bits else op
+    sides = (truth(v.formula) if v.bit and v.formula is not None and not known else v.formula for v in (left, right))
+    return combined(op, *sides)
 
 
 def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
@@ -259,16 +277,19 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Not) and operand.rank > 0:
         _of_blocks(state, node, "`not`", "write `~` before a block of truth values")
     formula: Formula | None = None
-    known = state.static(operand, spelled=True)
-    if isinstance(node.op, ast.UAdd) or (isinstance(node.op, ast.USub) and _is_bit(state, operand) and not known):
+    of_bit = False if _known(state, operand) else operand.bit
+    if of_bit is None and not isinstance(node.op, ast.Not):
+        pass
+    elif isinstance(node.op, ast.UAdd) or (isinstance(node.op, ast.USub) and of_bit):
         formula = operand.formula
     elif isinstance(node.op, ast.USub):
         formula = combined("-", Const(0), operand.formula)
-    elif isinstance(node.op, ast.Invert) and known:
+    elif isinstance(node.op, ast.Invert) and not of_bit:
         formula = combined("-", Const(-1), operand.formula)
-    elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
+    elif operand.formula is not None:
         formula = bounded(negate(operand.formula))
-    return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula)
+    bit = True if isinstance(node.op, ast.Not) else of_bit
+    return _combine(ast.UnaryOp(node.op, _operand(state, operand)), [operand], formula, bit=bit)
 
 
 _COMPARISONS: Mapping[type[ast.cmpop], str] = {
@@ -294,10 +315,9 @@ def _compare(state: Lowering, node: ast.Compare) -> Value:
     word = _COMPARISONS.get(type(op))
     if isinstance(op, (ast.Is, ast.IsNot)) and isinstance(constant_of(node.comparators[0]), bool):
         # Of a constant of the program that is declared as a bool, `is True` says what `== True` does.
-        is_flag = isinstance(left.formula, Sym) and left.formula.name in state.flags
-        word = ("==" if isinstance(op, ast.Is) else "!=") if is_flag else None
+        word = ("==" if isinstance(op, ast.Is) else "!=") if isinstance(left.formula, Sym) and left.bit else None
     formula = combined(word, left.formula, right.formula) if word else None
-    return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula)
+    return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula, bit=True)
 
 
 def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
@@ -305,11 +325,11 @@ def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
     parts = [lower(state, node.values[0])]
     with state.under(f"the right side of `{word}`"):
         parts += [lower(state, v) for v in node.values[1:]]
-    known = all(state.static(p, spelled=True) for p in parts)
+    known = _known(state, *parts)
     if any(p.rank > 0 for p in parts):
         _of_blocks(state, node, f"`{word}`", f"write `{'&' if word == 'and' else '|'}`, and comparisons in parentheses")
     if not known:
-        parts = [_asked(state, p) for p in parts]
+        parts = [_asked(p) for p in parts]
     formula = parts[0].formula
     for part in parts[1:]:
         last = part.formula
@@ -318,19 +338,20 @@ def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
         else:  # one of the two, as Python has it
             formula = either(formula, last, formula) if word == "and" else either(formula, formula, last)
     only_if = needed(parts) if word == "and" else None
-    return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula, only_if=only_if)
+    bit = all_bits(parts)
+    return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula, only_if=only_if, bit=bit)
 
 
 def _of_blocks(state: Lowering, node: ast.expr, what: str, hint: str) -> NoReturn:
     state.fail("TL142", node, f"{what} of a block of values", "Python asks for one value, and a block has many", hint)
 
 
-def _asked(state: Lowering, value: Value) -> Value:
+def _asked(value: Value) -> Value:
     """What a kernel asks of a number beside `and` and `or`: whether it is 0. Triton would give one or the other number."""
     said = isinstance(value.formula, Const) and isinstance(value.formula.value, str)
-    if value.formula is None or value.rank or said or _is_bit(state, value):
+    if value.formula is None or value.rank or said or value.bit:
         return value
-    return _combine(ast.Compare(value.node, [ast.NotEq()], [ast.Constant(0)]), [value], truth(value.formula))
+    return _combine(ast.Compare(value.node, [ast.NotEq()], [ast.Constant(0)]), [value], truth(value.formula), bit=True)
 
 
 def _choice(state: Lowering, node: ast.IfExp) -> Value:
@@ -341,7 +362,8 @@ def _choice(state: Lowering, node: ast.IfExp) -> Value:
     made = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
     wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body, orelse])
-    return _combine(made, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped)
+    bit = body.bit if body.bit == orelse.bit else None
+    return _combine(made, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped, bit=bit)
 
 
 # ------------------------------------------------------------------------------------------- tuples, attributes, subscripts
@@ -398,7 +420,8 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     said = [ast.unparse(e) for e in entries]
     if value.rank == 1 and value.formula is not None and sorted(said) == [":", "None"]:
         # A vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block.
-        return replace(made, rank=2, formula=column(value.formula) if said[0] == ":" else value.formula)
+        formula = column(value.formula) if said[0] == ":" else value.formula
+        return replace(made, rank=2, formula=formula, bit=value.bit)
     kept = [e for e in entries if isinstance(e, ast.Slice) or constant_of(e) is None]
     return replace(made, rank=len(kept) or (UNKNOWN if value.rank else 0))
 
@@ -467,7 +490,12 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     formula = None if keywords else _formula_of_call(state, name, args)
     rank = _rank_of_call(name, [*owner, *args], keywords)
     entries = tuple(args) if name in ("range", "static_range") else ()
-    return _combine(made, [callee, *everything], formula, rank=rank, entries=entries)
+    bit = all_bits(args[name == "where" :]) if name in _OF_ALIKE else False
+    return _combine(made, [callee, *everything], formula, rank=rank, entries=entries, bit=bit)
+
+
+_OF_ALIKE = frozenset({"where", "trans", "min", "max", "minimum", "maximum"})
+"""Functions with a formula, whose result a kernel has as what they choose from."""
 
 
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:

@@ -44,7 +44,6 @@ class Lowering:
         raw: the program has a pointer.
         once: names that one line alone binds, so that they may be those of ops. Ops are told apart by their names alone, and
             formulas speak of these: no op has a name that another line binds.
-        flags: constants of the program that are bools.
         walks: what the ops call the variable of a loop, by its name and what it walks.
         assigned: what the ops call a name that lines assign, where that is not the name: a constant keeps its own.
     """
@@ -65,7 +64,6 @@ class Lowering:
         self.helpers = Helpers()
         self.globals: dict[str, bool | int | float | str] = {}
         self.env: Environment = {}
-        self.flags: frozenset[str] = frozenset()
         self.lost: dict[str, Loc] = {}
         self.ops: list[Op] = []
         self.domain: Tile | None = None

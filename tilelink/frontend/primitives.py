@@ -171,7 +171,8 @@ def _tile_mask(call: Call, t: Param, tile: ast.expr, start: Node = None, stop: N
     first, last = (v and v.expr() for v in limits)
     call.add(Bounds(name=name, what="mask", param=t.name, axis=at, var=found.var, start=first, stop=last, loc=call.loc))
     positional = all(v.positional for v in limits if v is not None) and not t.shape.axes[at].by_table
-    return named(name, rank=2, positional=positional, formula=binary("!=", Sym(name), 0) if positional else None)
+    formula = binary("!=", Sym(name), 0) if positional else None
+    return named(name, rank=2, positional=positional, formula=formula, bit=True)
 
 
 def _tiles(call: Call, t: Param, axis: Node = None, start: Node = None, stop: Node = None, part: Node = None) -> Tiles:

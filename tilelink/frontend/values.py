@@ -20,7 +20,8 @@ UNKNOWN = -1
 class Value:
     """A lowered expression. `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple.
     `coordinate`: it counts ranks and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what
-    it takes to be true. `entries`: of a tuple that is written out, or a range."""
+    it takes to be true. `entries`: of a tuple that is written out, or a range. `bit`: a kernel has it as a truth value, and
+    not as an integer, which a formula that is 0 or 1 does not tell; None: the path that is taken says so."""
 
     node: ast.expr = field(compare=False)  # a loop's body is lowered until names mean the same; nodes are new each time
     names: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class Value:
     wrapped: bool = False
     only_if: Formula | None = None
     entries: tuple[Value, ...] = ()
+    bit: bool | None = False
 
     @property
     def ring(self) -> tuple[str, int] | None:
@@ -97,9 +99,11 @@ def named(name: str, **more: Any) -> Value:
     return Value(ast.Name(name, ast.Load()), (name,), **more)
 
 
-def root(name: str, loc: Loc, *, dim: str | None = None, coordinate: bool = False, static: bool = False) -> Variable:
+def root(
+    name: str, loc: Loc, *, dim: str | None = None, coordinate: bool = False, static: bool = False, bit: bool = False
+) -> Variable:
     """A variable that the plan knows by its name: a position, a bound, a holder, a constant."""
-    return Variable(named(name, formula=Sym(name), coordinate=coordinate), loc, dim, static)
+    return Variable(named(name, formula=Sym(name), coordinate=coordinate, bit=bit), loc, dim, static)
 
 
 def joined_names(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
@@ -111,6 +115,12 @@ def common_rank(values: Iterable[Value]) -> int:
     """The rank of what is broadcast together."""
     ranks = [v.rank for v in values]
     return UNKNOWN if UNKNOWN in ranks else max(ranks, default=0)
+
+
+def all_bits(values: Iterable[Value]) -> bool | None:
+    """Whether a kernel has all of them as truth values: what it makes of them then is one."""
+    bits = [v.bit for v in values]
+    return False if False in bits else None if None in bits else True
 
 
 def constant_of(node: ast.expr) -> object:
@@ -225,6 +235,7 @@ def joined(
         length=x.length if x.length == y.length else None,
         coordinate=x.coordinate and y.coordinate,
         wrapped=x.wrapped or y.wrapped,
+        bit=x.bit if x.bit == y.bit else None,
     )
     return Variable(value, a.loc)
 

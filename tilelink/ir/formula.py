@@ -191,6 +191,18 @@ def _natural(a: Any, b: Any) -> bool:
     return bool(np.min(a, initial=0) >= 0 and np.min(b, initial=1) > 0)
 
 
+def _of_numbers(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same of truth values as the numbers 0 and 1, which numpy computes otherwise with."""
+
+    def computed(a: Any, b: Any) -> Any:
+        return compute(*map(number, (a, b)))
+
+    def number(value: Any) -> Any:
+        return value.astype(np.int64) if getattr(value, "dtype", None) == np.bool_ else value
+
+    return computed
+
+
 def _at(table: Any, index: Any) -> Any:
     """`table[index]`; a table of two axes has one row per rank, as then has the index."""
     if table.ndim == 1:
@@ -202,12 +214,12 @@ COMPUTE: dict[str, Callable[[Any, Any], Any]] = {
     "at": _at,
     "column": lambda a, _: np.swapaxes(a, -1, -2) if np.ndim(a) > 1 else a,
     "arange": lambda start, stop: np.arange(start, stop, dtype=np.int64)[None, :],
-    "+": operator.add,
-    "-": operator.sub,
+    "+": _of_numbers(operator.add),
+    "-": _of_numbers(operator.sub),
     "*": operator.mul,
-    "//": _quotient,
-    "%": lambda a, b: a % b if _natural(a, b) else a - _quotient(a, b) * b,
-    "cdiv": lambda a, b: _quotient(a + b - 1, b),
+    "//": _of_numbers(_quotient),
+    "%": _of_numbers(lambda a, b: a % b if _natural(a, b) else a - _quotient(a, b) * b),
+    "cdiv": _of_numbers(lambda a, b: _quotient(a + b - 1, b)),
     "min": np.minimum,
     "max": np.maximum,
     "==": operator.eq,
@@ -294,6 +306,8 @@ def symbols(formula: Like) -> frozenset[str]:
     return frozenset(found)
 
 
+_NUMBERS = ("+", "-", "*", "//", "%", "min", "max", "cdiv")
+"""What truth values are numbers for. A kernel has them as bits: of two, one is said as a number, so that the result is one."""
 _PRECEDENCE = {**dict.fromkeys(_OPPOSITE, 1), "or": 2, "and": 3, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
 _SPELLED = {"and": "&", "or": "|"}
 """As Triton wants them of blocks: there `and` and `or` ask for one truth of all elements."""
@@ -310,6 +324,8 @@ def text(formula: Like, outer: int = 0) -> str:
         return str(f)
     if f.op == "at":
         return f"tl.load({text(f.left)} + {text(f.right, _PRECEDENCE['+'] + 1)})"
+    if f.op in _NUMBERS and is_truth(f.left) and is_truth(f.right):
+        f = Binary(f.op, Sym(f"tl.where({text(f.left)}, 1, 0)"), f.right)
     if f.op in _CALL:
         return f"{_CALL[f.op]}({text(f.left)}, {text(f.right)})"
     if f.op == "not":
