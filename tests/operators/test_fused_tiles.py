@@ -301,6 +301,18 @@ def test_what_takes_a_row_together_gets_no_part_of_it(matmul_tile: int, placed: 
         operator.plan([torch.randn(7, 20)] * 2, [torch.randn(20, 100)] * 2)
 
 
+def test_why_a_whole_tile_is_in_no_subtiles() -> None:
+    tensors = [torch.randn(7, 20)] * 2, [torch.randn(20, 100)] * 2
+    operator = ag_softmax.schedule(matmul=tilelink.sms(M=16, K=32), softened=tilelink.fused("matmul", N=64))
+    with pytest.raises(TilelinkError, match="TL325") as refused:
+        operator.plan(*tensors)
+    assert refused.value.why == "`sum` takes the columns of a tile together, and a subtile has some of them"
+    placed = {"matmul": sms(N=64, K=16), "scatter": ROWS, "turned": fused("matmul", M=32)}
+    with pytest.raises(TilelinkError, match="TL325") as refused:
+        plan_of(to_turned, 2, {"M": 256, "K": 32, "N": 256}, **placed)
+    assert refused.value.hint == "give `matmul` a tile along `M`, or leave the tile size out"
+
+
 def test_nothing_is_fused_into_what_only_moves() -> None:
     operator = tilelink.operator("M/R N -> M N", name="moved")(lambda x: softened(gather(x)))
     placed = operator.schedule(gather=tilelink.sms(2, M=4, push=False), softened=tilelink.fused("gather"))

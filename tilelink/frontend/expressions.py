@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, NoReturn
 
 from tilelink.errors import Note
@@ -104,12 +105,21 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     if isinstance(found, Primitive):
         state.fail("TL131", node, f"`tl.{found.name}` is not called", "a primitive is no value", "write its arguments")
     if isinstance(found, Opaque):
-        message = f"`{ast.unparse(node)}` is an object of type `{type(found.object).__name__}`"
-        why = (
-            "a program sees its tensors, its constants, numbers and strings of its module, and `@triton.jit` functions"
-        )
-        state.fail("TL124", node, message, why, "pass what you need of it as a keyword-only parameter")
+        _object_as_value(state, node, found.object)
+    owner = state.look_up(node.value) if isinstance(node, ast.Attribute) else None
+    if (
+        isinstance(node, ast.Attribute)
+        and isinstance(owner, Opaque)
+        and not isinstance(owner.object, ModuleType | type)
+    ):
+        _object_as_value(state, node.value, owner.object)
     _unknown(state, node)
+
+
+def _object_as_value(state: Lowering, node: ast.expr, found: object) -> NoReturn:
+    message = f"`{ast.unparse(node)}` is an object of type `{type(found).__name__}`"
+    why = "a program sees its tensors, its constants, numbers and strings of its module, and `@triton.jit` functions"
+    state.fail("TL124", node, message, why, "pass what you need of it as a keyword-only parameter")
 
 
 _VERBS = {

@@ -182,7 +182,9 @@ def _subtiles(step: Step, grid: tuple[GridAxis, ...], same_columns: bool) -> int
         return last.tile // size
     why = "a fused computation of two axes may take its host's tile in subtiles of the host's last one, each a power of two"
     hint = f"use a power of two that divides {last.dim}={last.tile}, or leave it out"
-    if good and plain and whole is not None:
+    if last.tile is None:
+        hint = f"give `{step.placement.into}` a tile along `{last.dim}`, or leave the tile size out"
+    if plain and whole is not None:
         why = f"`{whole.what}` takes the columns of a tile together, and a subtile has some of them"
         hint = "leave the tile size out"
     raise TilelinkError(
