@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.problems import Problem, alone, assert_as_torch, each, split
+from tests.operators.problems import Problem, alone, assert_as_torch, each, part, split
 from tests.selection import table
 from tilelink import copy_engine, sms
 from tilelink.ir.schedule import Placement
