@@ -306,7 +306,7 @@ def test_why_a_whole_tile_is_in_no_subtiles() -> None:
     operator = ag_softmax.schedule(matmul=tilelink.sms(M=16, K=32), softened=tilelink.fused("matmul", N=64))
     with pytest.raises(TilelinkError, match="TL325") as refused:
         operator.plan(*tensors)
-    assert refused.value.why == "`sum` takes the columns of a tile together, and a subtile has some of them"
+    assert refused.value.why == "`max` takes the columns of a tile together, and a subtile has some of them"
     placed = {"matmul": sms(N=64, K=16), "scatter": ROWS, "turned": fused("matmul", M=32)}
     with pytest.raises(TilelinkError, match="TL325") as refused:
         plan_of(to_turned, 2, {"M": 256, "K": 32, "N": 256}, **placed)

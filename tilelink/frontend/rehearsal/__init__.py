@@ -43,7 +43,7 @@ _COUNTING = ("range", "static_range", "topk")
 
 
 def taken_together(program: Rehearsed) -> tuple[Together, ...]:
-    """What the program takes together of tiles of its domain, once each; what is stored, as that.
+    """What the program takes together of tiles of its domain, once each, in the order of its text; what is stored, as that.
 
     Raises:
         TilelinkError: TL143, what lies past an edge would come into what it stores.
@@ -72,9 +72,9 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
             for first in (True, False):
                 run(Drawn(which, far, first=first))
         loops = dict.fromkeys(found.loops - {t.var for t in found.notes if t.stored}, -1)
-        found.notes += _hanging(program, paths, loops | found.walks)
-    stored = {t for t in found.notes if t.stored}
-    return tuple(dict.fromkeys(t for t in found.notes if t.stored or replace(t, stored=True) not in stored))
+        found.notes.update(_hanging(program, paths, loops | found.walks))
+    once = [t for t in found.notes if t.stored or replace(t, stored=True) not in found.notes]
+    return tuple(sorted(once, key=lambda t: (t.loc.line, t.loc.column, t.var, t.what)))
 
 
 def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iterator[Together]:

@@ -73,7 +73,7 @@ class Call:
         domain = self.trial.program.domain
         tiles = dict.fromkeys(e.var for e in edges if e is not None and e.var in domain)
         taken = [Together(var, self.name or ast.unparse(self.node.func), self.loc) for var in tiles]
-        self.trial.found.notes += taken
+        self.trial.found.notes.update(taken)
         return frozenset(taken)
 
 

@@ -41,7 +41,7 @@ class Findings:
     tiles of the domain that are taken together to say how often a loop goes round. `walks`: loops over tiles, and the number of
     the dimension that they go along. `quotients`: there are some of positions or sizes."""
 
-    notes: list[Together] = field(default_factory=list[Together])
+    notes: set[Together] = field(default_factory=set[Together])
     doubtful: bool = False
     loops: set[str] = field(default_factory=set[str])
     walks: dict[str, int] = field(default_factory=dict[str, int])

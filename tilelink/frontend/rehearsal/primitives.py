@@ -73,7 +73,7 @@ class Primitives(Call):
         if not isinstance(value, Block):
             return
         taken = value.taken.union(*self.frame.under, *(b.taken for b in flat(mask)))
-        trial.found.notes += [replace(t, stored=True) for t in taken]
+        trial.found.notes.update(replace(t, stored=True) for t in taken)
         if value.rank > place.rank:  # Triton has something to say
             agreed(value)
             return
