@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.frontend.harness import HEADER
 from tests.frontend.ops import captured
 from tests.selection import table
 from tilelink import TilelinkError
+from tilelink.frontend.rehearsal.drawn import SIZES, TILE
 
 BODY = """
 m = tl.tile_id(out)
@@ -555,3 +557,21 @@ def test_as_the_hint_says_it_is_right() -> None:
     x = -1 - torch.rand(6, 48)
     operator = tilelink.operator("M K -> M K", name="softmax")(lambda x: soften(x))
     torch.testing.assert_close(operator(x), x.softmax(1))
+
+
+@tilelink.program("M N -> M N")
+def counting(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    both = (tl.tile_range(out, m)[:, None] < 3) & (tl.tile_range(out, n)[None, :] > 1)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + tl.sum(both.to(tl.float32), 0)[None, :])
+
+
+def test_an_edge_that_shows_only_where_another_axis_is_long() -> None:
+    """Three rows are counted where there is one, in columns that a short axis does not have."""
+    with pytest.raises(TilelinkError, match="TL143"):
+        tilelink.operator("M N -> M N", name="counts")(lambda x: counting(x))([torch.zeros(1, 5)])
+
+
+@pytest.mark.parametrize("axes", list(itertools.permutations(range(4), 2)), ids=str)
+def test_each_axis_is_short_beside_each_long_one(axes: tuple[int, int]) -> None:
+    assert any(sizes[axes[0]] < 3 and sizes[axes[1]] > TILE for sizes in SIZES)

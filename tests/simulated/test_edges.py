@@ -200,6 +200,15 @@ def mean_of_means(x: Any, out: Any) -> None:
     tl.tile_store(out, m, means / tiles)
 
 
+@tilelink.program("M N -> M")
+def from_a_tile_on(x: Any, out: Any) -> None:
+    m, total = tl.tile_id(out), tl.zeros(tl.tile_shape(out), tl.float32)
+    for n in tl.tiles(x, axis=1):
+        if tl.tile_begin(x, n) >= 128:
+            total += tl.sum(tl.tile_load(x, (m, n)), 1)
+    tl.tile_store(out, m, total)
+
+
 @tilelink.program("M N -> M N")
 def both(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)
@@ -228,6 +237,7 @@ def at_least(x: Any, out: Any) -> None:
         (decided, "TL336"),
         (as_often_as_all_need, "TL336"),
         (mean_of_means, "TL336: what is stored hangs on the tiles of `N`, and `mean_of_means` has 3"),
+        (from_a_tile_on, "TL336: what is stored hangs on the tiles of `N`"),
         (both, "TL142: `and`"),
         (neither, "TL142: `not`"),
         (at_least, "TL142: `max`"),

@@ -12,7 +12,7 @@ Knows: `frontend.scope`, `frontend.source`, numpy. Never knows: ops, plans, Trit
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +28,9 @@ __all__ = ["Rehearsed", "is_new", "taken_together"]
 
 MANY = 18
 """Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""
-WALKED, LONGER, LONG = (0, 5), (64,), 37
-"""Rehearsals that show whether what is stored hangs on the tiles of a walk; how long others are, and how long their axis is."""
+WALKED, LONGER, LONG, CROSSED = (0, 5), (64,), 37, 512
+"""Rehearsals that show whether what is stored hangs on the tiles of a walk; how long others are, and how long their axis is; and up
+to which number it is also so much longer than one that positions are compared with."""
 ONE = 32
 """Elements of a tile that is the only one of its axis."""
 QUOTIENTS = (1, 6)
@@ -72,14 +73,17 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
             for first in (True, False):
                 run(Drawn(which, far, first=first))
         loops = dict.fromkeys(found.loops - {t.var for t in found.notes if t.stored}, -1)
-        found.notes.update(_hanging(program, paths, loops | found.walks))
+        found.notes.update(_hanging(program, paths, loops | found.walks, compared))
     once = [t for t in found.notes if t.stored or replace(t, stored=True) not in found.notes]
     return tuple(sorted(once, key=lambda t: (t.loc.line, t.loc.column, t.var, t.what)))
 
 
-def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iterator[Together]:
+def _hanging(
+    program: Rehearsed, paths: Paths, tiles: Mapping[str, int], compared: Sequence[int]
+) -> Iterator[Together]:
     """Of tiles of the domain that say how often a loop goes round, or of those of a walk, those on whose length hangs what is
-    stored: with tiles of the domain half as long, or longer ones of the walk, it is something else."""
+    stored: with tiles of the domain half as long, or longer ones of the walk, it is something else. Longer also than numbers that
+    the program compares positions with."""
 
     def stored(drawn: Drawn, half: tuple[str, int]) -> dict[tuple[Any, ...], tuple[float, Loc]]:
         trial = Trial(program, replace(drawn, half=half), paths, Findings(), {})
@@ -87,10 +91,12 @@ def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int]) -> Iter
         return trial.stored
 
     def differing(var: str) -> Iterator[Loc]:
-        drawn, others = [Drawn(k) for k in range(MANY)], (0, 1)
+        calls = [(Drawn(k), (0, 1)) for k in range(MANY)]
         if var not in program.domain:
-            drawn, others = [Drawn(k, near=LONG, axis=tiles[var]) for k in WALKED], LONGER
-        for one in drawn:
+            calls = [(Drawn(k, near=LONG, axis=tiles[var]), LONGER) for k in WALKED]
+            crossed = [n for n in compared if n <= CROSSED]
+            calls += [(Drawn(0, near=n + LONG, axis=tiles[var]), (1 << n.bit_length(),)) for n in crossed]
+        for one, others in calls:
             whole = stored(one, ("", 0))
             for at, (value, loc) in [item for other in others for item in stored(one, (var, other)).items()]:
                 if not np.isclose(value, whole.get(at, (value, loc))[0], rtol=1e-6, atol=1e-9, equal_nan=True):
