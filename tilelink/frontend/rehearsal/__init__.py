@@ -29,8 +29,8 @@ __all__ = ["Rehearsed", "is_new", "taken_together"]
 MANY = 18
 """Rehearsals of a program in which only some data shows what lies past an edge; of one with constants, two thirds."""
 WALKED, LONGER, LONG, CROSSED = (0, 5), (64,), 37, 512
-"""Rehearsals that show whether what is stored hangs on the tiles of a walk; how long others are, and how long their axis is; and up
-to which number it is also so much longer than one that positions are compared with."""
+"""Rehearsals that show whether what is stored hangs on the tiles of a walk; how long others are, and how long their axis is; and
+up to which number it is also so much longer than one that positions are compared with."""
 ONE = 32
 """Elements of a tile that is the only one of its axis."""
 QUOTIENTS = (1, 6)
@@ -78,9 +78,7 @@ def taken_together(program: Rehearsed) -> tuple[Together, ...]:
     return tuple(sorted(once, key=lambda t: (t.loc.line, t.loc.column, t.var, t.what)))
 
 
-def _hanging(
-    program: Rehearsed, paths: Paths, tiles: Mapping[str, int], compared: Sequence[int]
-) -> Iterator[Together]:
+def _hanging(program: Rehearsed, paths: Paths, tiles: Mapping[str, int], compared: Sequence[int]) -> Iterator[Together]:
     """Of tiles of the domain that say how often a loop goes round, or of those of a walk, those on whose length hangs what is
     stored: with tiles of the domain half as long, or longer ones of the walk, it is something else. Longer also than numbers that
     the program compares positions with."""

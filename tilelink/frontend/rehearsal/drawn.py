@@ -18,8 +18,8 @@ from tilelink.ir.shape import Signature
 TILE = 4
 """Elements of a tile."""
 SIZES = ((3, 6, 5, 7), (1, 2, 3, 5), (6, 3, 7, 1), (2, 1, 6, 3), (7, 5, 1, 2), (1, 7, 2, 6), (5, 1, 2, 6))
-"""By rehearsal, sizes of dimensions in the order of the signature: of one tile or of two, the last of which is no whole one. Of any
-two there is a rehearsal in which the first is below 3 and the other is longer than a tile."""
+"""By rehearsal, sizes of dimensions in the order of the signature: of one tile or of two, the last of which is no whole one. Of
+any two there is a rehearsal in which the first is below 3 and the other is longer than a tile."""
 
 
 @dataclass(frozen=True, slots=True)
