@@ -79,14 +79,16 @@ def off_any_shelf(rng: random.Random) -> tuple[str, Plan] | None:
 
 
 def any_plan(rng: random.Random, make: Made = off_any_shelf) -> tuple[str, str, Plan] | None:
-    """(what of, what was spoilt, plan); three of four are spoilt in one place."""
+    """(what of, what was spoilt, plan); three of four are spoilt in one place, each in a way that it can be."""
     found = make(rng)
     if found is None:
         return None
     name, plan = found
-    what = rng.choice(["", *CORRUPTIONS, *CORRUPTIONS, *CORRUPTIONS]) if rng.random() < 0.8 else ""
-    made = spoilt(rng, plan, what) if what else plan
-    return None if made is None else (name, what or "nothing", made)
+    for what in rng.sample([*CORRUPTIONS], len(CORRUPTIONS)) if rng.random() < 0.75 else ():
+        made = spoilt(rng, plan, what)
+        if made is not None:
+            return name, what, made
+    return name, "nothing", plan
 
 
 @dataclass(frozen=True)

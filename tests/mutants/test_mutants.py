@@ -105,7 +105,7 @@ def test_what_is_accepted_is_right(operator: str) -> None:
                 changed = mutant(placed.original, mutation)
                 assert changed is not None
                 assert unsound(changed) == "TL406"
-    assert found[False] >= 4 * found[True]
+    assert found[False] >= 3 * found[True]
 
 
 def test_an_unchanged_plan_is_not_refused_and_nothing_is_seen() -> None:

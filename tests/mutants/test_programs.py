@@ -82,9 +82,9 @@ def test_the_simulated_ranks_tell_what_a_blind_proof_lets_through(
     assert found.row(number(found, step, kind, how)).verdict == verdict
 
 
-@pytest.mark.parametrize(("entry", "verdict"), [("entry 0: e + 1", "assumed"), ("entry 2", "other values")])
+@pytest.mark.parametrize(("entry", "verdict"), [("entry 0: e + 1", "assumed"), ("entry 2", "refused")])
 def test_a_load_where_data_says_is_trusted_to_be_of_what_was_written(entry: str, verdict: str) -> None:
-    """Of a tensor that is `partial`, and along the axes that data says; the others are simulated."""
+    """Of a tensor that is `partial`, and along the axes that data says; along others a position past the end is seen."""
     found = placed("ep_combine")[0]
     assert found.row(number(found, "collect", "load", entry)).verdict == verdict
 
