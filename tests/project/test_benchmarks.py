@@ -41,7 +41,7 @@ def test_the_page_on_the_proof_counts_what_was_tried() -> None:
     asked = [r["simulation_too"] for r in rows if r["caught_by"] == "refused" and r["simulation_too"] is not None]
     for sentence in (
         f"Of {plans['plans']:,} such plans ({plans['proved']:,} proved, {plans['refused']:,} refused; "
-        f"{plans['not_planned']:,} more could not be planned, or spoilt so) {len(plans['differ'])} were judged differently",
+        f"{plans['not_planned']:,} more could not be planned) {len(plans['differ'])} were judged differently",
         f"Of {len(rows):,} such mutants of {len({r['operator'] for r in rows})} operators, chosen by chance among "
         f"{len(rows) + missing:,}, the proof refuses {by['refused']:,} and accepts {by['accepted']:,}: {same} run the same",
         f"Asked about {len(asked)} of those that are refused, the simulated backend with its race detector sees {sum(asked)}",
