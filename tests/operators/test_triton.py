@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton.language import where
 
 import tilelink
 import tilelink.language as tl
@@ -172,3 +173,16 @@ def test_constants_to_the_left_and_sums_of_truth_values() -> None:
     sign = torch.tensor([-1, -1, 1, 1, -1, -1])
     wanted = (x + more[:, None], x * sign[:, None])
     assert_as_torch(constants_and_bits, Problem([(x,)] * RANKS, [wanted] * RANKS))
+
+
+@tilelink.program("M N -> M N")
+def positive(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    tl.tile_store(out, (m, n), where(value > 0, value, 0.0))
+
+
+def test_a_function_that_was_imported_by_name() -> None:
+    """Simulated ranks have others in its module while they run."""
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(alone(positive)(x), x.relu())

@@ -173,7 +173,9 @@ def _in_triton(found: object) -> str | None:
     module = _triton()
     if module is None or not (_module_of(found) + type(found).__module__).count("triton.language"):
         return None
-    return next((f"tl.{name}" for name, value in vars(module).items() if value is found), None)
+    # On simulated ranks the module has other functions under the same names for a while.
+    named = getattr(found, "__name__", "")
+    return next((f"tl.{name}" for name, value in vars(module).items() if value is found or name == named), None)
 
 
 def _exists(path: str, attribute: str) -> bool:
