@@ -69,9 +69,17 @@ def test_overlapping_groups_and_all_ranks_in_turn() -> None:
 
 
 def test_a_group_of_a_group_of_one() -> None:
-    call = AG.call(16, 32, 16, 1, torch.float32)
+    """Each rank computes its own product, of its own numbers."""
+    calls = [AG.call(16, 32, 16, 1, torch.float32, salt=rank) for rank in range(2)]
     op = ag_gemm.schedule(matmul=MATMUL)
-    tilelink.launch(lambda: call.solve(op, tilelink.group([tilelink.rank()])), 2)
+
+    def main() -> torch.Tensor:
+        ((x, weight),) = calls[tilelink.rank()].inputs
+        return op(x, weight, group=tilelink.group([tilelink.rank()]))
+
+    for call, got in zip(calls, tilelink.launch(main, 2), strict=True):
+        ((x, weight),) = call.inputs
+        torch.testing.assert_close(got, x @ weight)
 
 
 def test_arguments_in_memory_of_the_group() -> None:
